@@ -1,0 +1,44 @@
+# `make demo` and `make test` do everything from a bare Python 3.11, set-up included.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO ?= runs/demo
+
+.PHONY: demo test long lint format bench clean
+
+demo: $(VENV)/users  ## train an agent, evaluate it, draw its curve and film it
+	rm -rf $(DEMO)
+	$(BIN)/discorl train --env catch --seeds 3 --out $(DEMO)
+	$(BIN)/discorl evaluate $(DEMO)
+	@echo "Look at $(DEMO)/curve.png and $(DEMO)/episode.gif"
+
+test: lint  ## lint, types, and all tests but the long ones
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+long: $(VENV)/developers  ## the tests that take minutes
+	$(BIN)/python -m pytest -m long
+
+lint: $(VENV)/developers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/developers
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/users  ## speed, as ratios within one run; wants Disco103
+	$(BIN)/python benchmarks/update.py
+
+$(VENV)/users: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/developers: $(VENV)/users
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .[dev]
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

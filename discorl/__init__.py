@@ -1,0 +1,36 @@
+"""Train agents with discovered reinforcement-learning rules, and discover new ones, in JAX."""
+
+from discorl import networks
+from discorl.config import PRESETS, Config, configure
+from discorl.envs import Environment, Step
+from discorl.envs import make as make_environment
+from discorl.learning import Learner, LearnerState
+from discorl.networks import Network
+from discorl.optimisation import Optimisation
+from discorl.rules import Rule
+from discorl.rules import load as load_rule
+from discorl.training import TrainResult, train
+from discorl.types import OutputSpec, Trajectory, UserError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PRESETS",
+    "Config",
+    "Environment",
+    "Learner",
+    "LearnerState",
+    "Network",
+    "Optimisation",
+    "OutputSpec",
+    "Rule",
+    "Step",
+    "TrainResult",
+    "Trajectory",
+    "UserError",
+    "configure",
+    "load_rule",
+    "make_environment",
+    "networks",
+    "train",
+]

@@ -1,0 +1,160 @@
+"""Acting: from an environment and a policy to trajectories, as pure functions.
+
+Environments do not reset themselves; this module does it, and so decides what a trajectory shows
+of an episode's end. `discorl.types.Trajectory` states the convention.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from discorl.envs.base import Environment
+from discorl.types import Array, Key, PyTree, Trajectory, UserError
+
+Policy = Callable[[PyTree], Array]  # observations [E, ...] -> logits [E, A]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ActorState:
+    """Where `E` environments stand between two rollouts."""
+
+    environment: PyTree  # states of the environments, [E, ...]
+    observation: PyTree  # the latest observations, [E, ...]
+    awaiting_reset: Array  # [E] bool, the episode was truncated by the latest step
+    episode_return: Array  # [E] float, so far, of the episode under way
+    episode_length: Array  # [E] int32, so far, of the episode under way
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class EpisodeStatistics:
+    """Sums over the episodes that finished in a rollout, by termination or truncation."""
+
+    return_sum: Array  # [] float
+    length_sum: Array  # [] int32
+    count: Array  # [] int32, episodes
+    steps: Array  # [] int32, all steps taken in the environments; a filler is not one
+
+
+def init(environment: Environment, key: Key, num_environments: int) -> ActorState:
+    """Begins an episode in each of `num_environments` environments."""
+    if num_environments < 1:
+        raise UserError(f"num_environments must be at least 1, got {num_environments}")
+    states, observations = jax.vmap(environment.reset)(jax.random.split(key, num_environments))
+    return ActorState(
+        environment=states,
+        observation=observations,
+        awaiting_reset=jnp.zeros(num_environments, bool),
+        episode_return=jnp.zeros(num_environments),
+        episode_length=jnp.zeros(num_environments, jnp.int32),
+    )
+
+
+def rollout(
+    environment: Environment, policy: Policy, state: ActorState, key: Key, length: int
+) -> tuple[ActorState, Trajectory, EpisodeStatistics]:
+    """Acts for `length` steps in all environments and resets those whose episode ends.
+
+    After a termination the next observation is the first of a new episode. After a truncation it
+    is the last of the cut episode, and the step there is a filler, with reward 0 and mask 0, during
+    which the environment is reset. A truncation by the last step of a rollout costs no filler: the
+    next rollout starts with a new episode.
+
+    Args:
+        environment: the task.
+        policy: gives the logits of a batch of observations, [E, ...] -> [E, A].
+        state: from `init` or from the rollout before.
+        key: randomness of this rollout.
+        length: number of steps, T.
+
+    Returns:
+        the new state; a trajectory, [T, E]; what became of the episodes.
+    """
+    if length < 1:
+        raise UserError(f"length must be at least 1, got {length}")
+    num_environments = state.awaiting_reset.shape[0]
+    # Keys are split and actions' noise is drawn before the loop, where it costs a few wide
+    # operations instead of several small ones a step.
+    noise_key, step_key, reset_key = jax.random.split(key, 3)
+    noise = jax.random.gumbel(noise_key, (length, num_environments, environment.num_actions))
+    step_keys = jax.random.split(step_key, (length, num_environments))
+    reset_keys = jax.random.split(reset_key, (length + 1, num_environments))
+    reset = jax.vmap(environment.reset)
+
+    def act(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Trajectory]:
+        states, observations, is_filler = carry
+        noise, step_keys, reset_keys = inputs
+        logits = policy(observations)
+        actions = jnp.argmax(logits + noise, axis=-1)  # a sample: the Gumbel-max trick
+        states, step = jax.vmap(environment.step)(states, actions, step_keys)
+        terminated = step.terminated & ~is_filler
+        truncated = step.truncated & ~step.terminated & ~is_filler
+        following = _where(terminated | is_filler, reset(reset_keys), (states, step.observation))
+        return (*following, truncated), Trajectory(
+            observation=observations,
+            action=actions,
+            reward=jnp.where(is_filler, 0, step.reward),
+            terminated=terminated,
+            behaviour_logits=logits,
+            truncated=truncated,
+        )
+
+    start = _where(
+        state.awaiting_reset, reset(reset_keys[0]), (state.environment, state.observation)
+    )
+    (states, observations, awaiting_reset), trajectory = jax.lax.scan(
+        act,
+        (*start, jnp.zeros_like(state.awaiting_reset)),
+        (noise, step_keys, reset_keys[1:]),
+    )
+    trajectory = dataclasses.replace(
+        trajectory,
+        observation=jax.tree.map(
+            lambda earlier, last: jnp.concatenate([earlier, last[None]]),
+            trajectory.observation,
+            observations,
+        ),
+        mask=~trajectory.filler(),
+    )
+    episode_return, episode_length, statistics = _count_episodes(state, trajectory)
+    state = ActorState(states, observations, awaiting_reset, episode_return, episode_length)
+    return state, trajectory, statistics
+
+
+def _where(condition: Array, chosen: PyTree, otherwise: PyTree) -> PyTree:
+    """Picks whole entries along the leading axis: condition [E], leaves [E, ...]."""
+    pick = jax.vmap(jnp.where)
+    return jax.tree.map(lambda x, y: pick(condition, x, y), chosen, otherwise)
+
+
+def _count_episodes(
+    state: ActorState, trajectory: Trajectory
+) -> tuple[Array, Array, EpisodeStatistics]:
+    """Return [E] and length [E] of the episodes under way, and statistics of the finished ones.
+
+    Args:
+        state: before the rollout.
+        trajectory: of the rollout.
+    """
+    ended = trajectory.cut()
+    real = ~trajectory.filler()
+    # A step belongs to a finished episode exactly if some episode ends at it or later.
+    finished = jax.lax.cummax(ended.astype(jnp.int8), axis=0, reverse=True).astype(bool)
+    # What an episode brings along from before counts like one more step in front.
+    finished = jnp.concatenate([finished[:1], finished])
+
+    def split(before: Array, per_step: Array) -> tuple[Array, Array]:
+        """Sums of what is finished, [], and of what is under way, [E]."""
+        amounts = jnp.concatenate([before[None], per_step], dtype=before.dtype)
+        under_way = jnp.where(finished, 0, amounts).sum(axis=0)
+        return jnp.where(finished, amounts, 0).sum(), under_way
+
+    return_sum, episode_return = split(state.episode_return, trajectory.reward)
+    length_sum, episode_length = split(state.episode_length, real)
+    statistics = EpisodeStatistics(
+        return_sum, length_sum, count=ended.sum(dtype=jnp.int32), steps=real.sum(dtype=jnp.int32)
+    )
+    return episode_return, episode_length, statistics

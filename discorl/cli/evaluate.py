@@ -1,0 +1,50 @@
+"""The command `discorl evaluate`."""
+
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from discorl.cli.commands import Command, Result, command
+from discorl.evaluation import evaluate
+
+
+def evaluate_command(
+    run: tyro.conf.Positional[Path],
+    episodes: int = 100,
+    seed: int = 0,
+    greedy: bool = False,
+    gif: Path | None = None,
+    no_gif: bool = False,
+) -> Result:
+    """Play the agents of a training run: mean return, and a GIF of an episode.
+
+    Args:
+        run: the run directory.
+        episodes: episodes that each agent plays.
+        seed: seed of the episodes.
+        greedy: take the likeliest action instead of a sample from the policy.
+        gif: where to write the GIF; by default `episode.gif` in the run directory.
+        no_gif: write no GIF.
+    """
+    film = None if no_gif else gif or run / "episode.gif"
+    evaluation = evaluate(run, episodes=episodes, seed=seed, greedy=greedy, film=film)
+    gif_path = None if evaluation.film is None else str(evaluation.film)
+    data: dict[str, Any] = {"run": str(run), **evaluation.summary(), "gif": gif_path}
+    lines = [
+        f"mean return {data['mean_return']:.3f}, 95% interval [{data['low']:.3f}, "
+        f"{data['high']:.3f}] over {data['episodes']} episodes (after {data['update']} updates)"
+    ]
+    if len(evaluation.seeds) > 1:
+        by_seed = zip(evaluation.seeds, evaluation.returns.mean(axis=1), strict=True)
+        lines += [f"  seed {s}: {mean:.3f}" for s, mean in by_seed]
+    if evaluation.unfinished:
+        lines.append(f"{evaluation.unfinished} episodes were stopped at the limit on steps")
+    if evaluation.film is not None:
+        lines.append(f"an episode: {evaluation.film}")
+    elif film is not None:
+        lines.append("no GIF: this environment cannot be drawn")
+    return Result(data, "\n".join(lines))
+
+
+COMMANDS: dict[str, Command] = {"": command(evaluate_command)}

@@ -1,0 +1,52 @@
+"""The command `discorl verify`."""
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+
+from discorl.cli.commands import Command, Result, command
+from discorl.verify import Check, verify
+
+
+def verify_command(directory: tyro.conf.Positional[Path], rule: str | None = None) -> Result:
+    """Recompute the golden cases in a directory, in float64 and in float32.
+
+    Args:
+        directory: where the cases are; directories below it are searched too.
+        rule: rule of cases without a `meta_network.npz` beside them: a name or a file.
+    """
+    checks = verify(directory, rule)
+    wrong = [check for check in checks if not check.ok]
+    data = {
+        "ok": not wrong,
+        "checks": [dataclasses.asdict(check) | {"ok": check.ok} for check in checks],
+    }
+    verdict = f"{len(checks) - len(wrong)} of {len(checks)} quantities agree"
+    return Result(data, f"{_table(checks)}\n\n{verdict}", ok=not wrong)
+
+
+def _table(checks: list[Check]) -> str:
+    """One row a quantity, with both precisions side by side."""
+    rows: dict[tuple[str, str], dict[str, Check]] = {}
+    for check in checks:
+        rows.setdefault((check.file, check.quantity), {})[check.dtype] = check
+    cells: list[tuple[str, ...]] = [("FILE", "QUANTITY", "FLOAT64", "FLOAT32")]
+    for (file, quantity), by_dtype in rows.items():
+        cells.append((file, quantity, *(_cell(by_dtype.get(d)) for d in ("float64", "float32"))))
+    widths = [max(len(row[i]) for row in cells) for i in range(4)]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells]
+    legend = "Largest error relative to each array's largest value; (in brackets: not judged)."
+    return "\n".join(line.rstrip() for line in lines) + f"\n\n{legend}"
+
+
+def _cell(check: Check | None) -> str:
+    if check is None:
+        return ""
+    error = f"{check.error:.1e}"
+    if check.tolerance is None:
+        return f"({error})"
+    return f"{error} ok" if check.ok else f"{error} WRONG, at most {check.tolerance:.0e}"
+
+
+COMMANDS: dict[str, Command] = {"": command(verify_command)}

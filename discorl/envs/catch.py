@@ -1,0 +1,105 @@
+"""Catch: move a paddle to where a falling ball will land."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.envs.base import Environment, Step
+from discorl.types import Array, Key, UserError
+
+_BACKGROUND = (24, 26, 38)
+_GRID = (38, 42, 58)
+_PADDLE = (72, 169, 230)
+_BALL = (250, 180, 60)
+_LEAST_PIXELS = 160  # of the shorter side of a picture
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CatchState:
+    """Where things are; rows count from the top, columns from the left."""
+
+    ball_row: Array  # [] int32
+    ball_column: Array  # [] int32
+    paddle: Array  # [] int32, column in the bottom row
+
+
+@dataclasses.dataclass(frozen=True)
+class Catch(Environment[CatchState]):
+    """A ball falls one row a step from a random column; the paddle moves along the bottom row.
+
+    The actions are left, stay and right. The episode terminates after `rows - 1` steps, when the
+    ball has reached the bottom row: with a reward of 1 if it met the paddle and -1 if not. All
+    other rewards are 0. The observation is a picture, [rows, columns] float32, with ones at the
+    ball and at the paddle.
+    """
+
+    rows: int = 8
+    columns: int = 8
+
+    num_actions = 3
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "columns"):
+            size = getattr(self, name)
+            if size < 2:
+                raise UserError(f"catch: {name} must be at least 2, got {size}")
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """A picture: [rows, columns] float32."""
+        return jax.ShapeDtypeStruct((self.rows, self.columns), jnp.float32)
+
+    def reset(self, key: Key) -> tuple[CatchState, Array]:
+        """Puts the ball in a random column of the top row and the paddle in the middle."""
+        state = CatchState(
+            ball_row=jnp.int32(0),
+            ball_column=jax.random.randint(key, (), 0, self.columns, jnp.int32),
+            paddle=jnp.int32(self.columns // 2),
+        )
+        return state, self._observe(state)
+
+    def step(self, state: CatchState, action: Array, key: Key) -> tuple[CatchState, Step]:
+        """Moves the paddle (0: left, 1: stay, 2: right), then lets the ball fall one row."""
+        del key
+        moved = state.paddle + action.astype(jnp.int32) - 1
+        state = CatchState(
+            ball_row=state.ball_row + 1,
+            ball_column=state.ball_column,
+            paddle=jnp.clip(moved, 0, self.columns - 1),
+        )
+        landed = state.ball_row == self.rows - 1
+        outcome = jnp.where(state.ball_column == state.paddle, 1.0, -1.0)
+        return state, Step(
+            observation=self._observe(state),
+            reward=jnp.where(landed, outcome, 0.0).astype(jnp.float32),
+            terminated=landed,
+            truncated=jnp.zeros((), bool),
+        )
+
+    def _observe(self, state: CatchState) -> Array:
+        row = jnp.arange(self.rows)[:, None]
+        column = jnp.arange(self.columns)
+        ball = (row == state.ball_row) & (column == state.ball_column)
+        paddle = (row == self.rows - 1) & (column == state.paddle)
+        return (ball | paddle).astype(jnp.float32)
+
+    def render(self, state: CatchState) -> np.ndarray:
+        """A picture with a round ball and a flat paddle: [height, width, 3] uint8."""
+        cell = max(8, -(-_LEAST_PIXELS // min(self.rows, self.columns)))
+        picture = np.full((self.rows * cell, self.columns * cell, 3), _BACKGROUND, np.uint8)
+        picture[::cell] = _GRID
+        picture[:, ::cell] = _GRID
+
+        def paint(row: int, column: int, shape: np.ndarray, colour: tuple[int, int, int]) -> None:
+            top, left = row * cell, column * cell
+            picture[top : top + cell, left : left + cell][shape] = colour
+
+        offset = (np.arange(cell) + 0.5) / cell - 0.5
+        disc = np.hypot(offset[:, None], offset) < 0.36
+        bar = (offset[:, None] > 0) & (np.abs(offset) < 0.46)
+        paint(self.rows - 1, int(state.paddle), bar, _PADDLE)
+        paint(int(state.ball_row), int(state.ball_column), disc, _BALL)
+        return picture

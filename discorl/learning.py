@@ -1,0 +1,263 @@
+"""The learner: one update of an agent's parameters by whatever rule it is given."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from discorl.networks import Network, Parts, check_outputs, parts_of
+from discorl.returns import entropy
+from discorl.rules.base import Rule
+from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
+
+# Outputs of all actions are made and summarised in pieces of about this size, so that they stay in
+# the processor's cache and never stand in memory whole.
+PIECE_BYTES = 4 * 2**20
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LearnerState:
+    """All that an agent's learning depends on."""
+
+    params: Params
+    target_params: Params  # of the target network; None if the rule has none
+    optimizer: PyTree
+    rule: PyTree  # what the rule remembers
+    key: Key
+    updates: Array  # [] int32, made so far
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """Binds a rule, a network and an optimiser into `init` and `update`, both pure.
+
+    Example:
+        learner = Learner(rule, network, optimizer, num_actions=3)
+        state = learner.init(key, observation)  # of one moment, without batch axes
+        state, metrics = jax.jit(learner.update)(state, eta, trajectory)
+    """
+
+    rule: Rule
+    network: Network
+    optimizer: optax.GradientTransformation
+    num_actions: int
+
+    @property
+    def spec(self) -> OutputSpec:
+        """The outputs that the network must yield."""
+        return self.rule.outputs(self.num_actions)
+
+    @property
+    def parts(self) -> Parts:
+        """The network in the parts that an update needs."""
+        return parts_of(self.network, self.spec)
+
+    def init(self, key: Key, observation: PyTree) -> LearnerState:
+        """A fresh agent.
+
+        Args:
+            key: random key.
+            observation: one observation, or its shapes and dtypes.
+        """
+        network_key, learner_key = jax.random.split(key)
+        batch = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), observation)
+        params = self.network.init(network_key, batch)
+        check_outputs(self.network, self.spec, params, batch)
+        return LearnerState(
+            params=params,
+            target_params=None if self.rule.target_decay is None else params,
+            optimizer=self.optimizer.init(params),
+            rule=self.rule.init_state(),
+            key=learner_key,
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def policy(self, params: Params, observation: PyTree) -> Array:
+        """Logits of the policy: observations [N, ...] -> [N, A]."""
+        return self.parts.observe(params, observation)[0]["logits"]
+
+    def update(
+        self, state: LearnerState, eta: Params, trajectory: Trajectory
+    ) -> tuple[LearnerState, Metrics]:
+        """Learns from a batch of trajectories.
+
+        Args:
+            state: the agent.
+            eta: the rule's parameters.
+            trajectory: experience, [T, B].
+
+        Returns:
+            the agent after the update; metrics.
+        """
+        key, steps_key = jax.random.split(state.key)
+        steps = self.rule.epochs * self.rule.minibatches
+        moved = (state.params, state.optimizer)
+        if steps == 1:
+            moved, rule_state, metrics = self._single_step(state, eta, trajectory)
+        else:
+            targets, rule_state, metrics = self.targets(state, eta, trajectory)
+            moved, step_metrics = self._many_steps(moved, trajectory, targets, steps_key)
+            metrics |= step_metrics
+        target_params = state.target_params
+        if self.rule.target_decay is not None:
+            # The average takes in the parameters from before the update.
+            target_params = optax.incremental_update(
+                state.params, target_params, 1 - self.rule.target_decay
+            )
+        params, optimizer = moved
+        new_state = LearnerState(
+            params, target_params, optimizer, rule_state, key, state.updates + 1
+        )
+        return new_state, metrics
+
+    # --- one gradient step on targets made from the same forward pass -----------------------------
+
+    def _single_step(
+        self, state: LearnerState, eta: Params, trajectory: Trajectory
+    ) -> tuple[tuple[Params, PyTree], PyTree, Metrics]:
+        outputs, pullback, root = jax.vjp(
+            lambda params: self._taken(params, trajectory), state.params, has_aux=True
+        )
+        online = self._summarise(eta, state.params, outputs, root, trajectory)
+        target = self._target_outputs(eta, state, trajectory)
+        targets, rule_state, metrics = self.rule.targets(
+            eta, state.rule, trajectory, online, target
+        )
+        (_, loss_metrics), output_gradients = jax.value_and_grad(self._loss, has_aux=True)(
+            outputs, targets, trajectory
+        )
+        (gradients,) = pullback(output_gradients)
+        moved, norms = self._apply(gradients, state.params, state.optimizer)
+        return moved, rule_state, metrics | loss_metrics | norms
+
+    # --- several gradient steps on targets that stay ----------------------------------------------
+
+    def targets(
+        self, state: LearnerState, eta: Params, trajectory: Trajectory
+    ) -> tuple[PyTree, PyTree, Metrics]:
+        """The rule's targets for a batch of trajectories, its new state and metrics."""
+        outputs, root = self._taken(state.params, trajectory)
+        online = self._summarise(eta, state.params, outputs, root, trajectory)
+        target = self._target_outputs(eta, state, trajectory)
+        return self.rule.targets(eta, state.rule, trajectory, online, target)
+
+    def _many_steps(
+        self,
+        moved: tuple[Params, PyTree],
+        trajectory: Trajectory,
+        targets: PyTree,
+        key: Key,
+    ) -> tuple[tuple[Params, PyTree], Metrics]:
+        """Passes over the batch in random minibatches of whole trajectories."""
+        batch = trajectory.action.shape[1]
+        size = batch // self.rule.minibatches
+        orders = jax.vmap(lambda k: jax.random.permutation(k, batch))(
+            jax.random.split(key, self.rule.epochs)
+        )
+        parts = orders[:, : size * self.rule.minibatches].reshape(-1, size)
+
+        def step(moved: tuple, part: Array) -> tuple[tuple, Metrics]:
+            params, optimizer = moved
+            piece, piece_targets = jax.tree.map(
+                lambda x: jnp.take(x, part, axis=1), (trajectory, targets)
+            )
+
+            def loss(params: Params) -> tuple[Array, Metrics]:
+                return self._loss(self._taken(params, piece)[0], piece_targets, piece)
+
+            gradients, loss_metrics = jax.grad(loss, has_aux=True)(params)
+            moved, norms = self._apply(gradients, params, optimizer)
+            return moved, loss_metrics | norms
+
+        moved, metrics = jax.lax.scan(step, moved, parts)
+        return moved, jax.tree.map(jnp.mean, metrics)
+
+    # --- pieces of both ---------------------------------------------------------------------------
+
+    def _taken(self, params: Params, trajectory: Trajectory) -> tuple[Outputs, PyTree]:
+        """Outputs as a loss reads them, and the root from which all actions' outputs are made."""
+        length, batch = trajectory.action.shape
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.observation)
+        state_outputs, root = self.parts.observe(params, rows)
+        before_last = jax.tree.map(lambda x: x[: length * batch], root)
+        taken = self.parts.taken_actions(params, before_last, trajectory.action.reshape(-1))
+        outputs = {
+            n: x.reshape(-1, batch, *x.shape[1:]) for n, x in (state_outputs | taken).items()
+        }
+        return outputs, root
+
+    def _summarise(
+        self, eta: Params, params: Params, outputs: Outputs, root: PyTree, trajectory: Trajectory
+    ) -> Outputs:
+        """What the rule needs to know of the outputs at all moments, [T+1, B, ...]."""
+        batch = trajectory.action.shape[1]
+
+        def summaries(outputs: Outputs) -> Outputs:
+            named = {n: self.rule.summarise(eta, n, x) for n, x in outputs.items()}
+            return {n: x for n, x in named.items() if x is not None}
+
+        def of_actions(root: PyTree) -> Outputs:
+            return summaries(self.parts.all_actions(params, root))
+
+        state = summaries(
+            {n: outputs[n].reshape(-1, *outputs[n].shape[2:]) for n in self.spec.state}
+        )
+        action = _in_pieces(of_actions, root, self._pieces(root)) if self.spec.action else {}
+        return {n: x.reshape(-1, batch, *x.shape[1:]) for n, x in (state | action).items()}
+
+    def _target_outputs(self, eta: Params, state: LearnerState, trajectory: Trajectory) -> Outputs:
+        if self.rule.target_decay is None:
+            return {}
+        outputs, root = self._taken(state.target_params, trajectory)
+        return self._summarise(eta, state.target_params, outputs, root, trajectory)
+
+    def _pieces(self, root: PyTree) -> int:
+        """Into how many pieces the rows are cut."""
+        leaf = jax.tree.leaves(root)[0]
+        largest = max(math.prod(shape) for shape in self.spec.action.values())
+        row_bytes = self.num_actions * largest * leaf.dtype.itemsize
+        return max(1, round(leaf.shape[0] * row_bytes / PIECE_BYTES))
+
+    def _loss(
+        self, outputs: Outputs, targets: PyTree, trajectory: Trajectory
+    ) -> tuple[Array, Metrics]:
+        terms = self.rule.loss(outputs, targets, trajectory)
+        weight = trajectory.learnable(outputs["logits"].dtype)
+        weight = weight / (jnp.sum(weight) + 1e-8)
+        means = {f"loss/{name}": jnp.sum(term * weight) for name, term in terms.items()}
+        total = sum(means.values(), start=jnp.zeros((), weight.dtype))
+        policy_entropy = jnp.sum(entropy(outputs["logits"][:-1]) * weight)
+        return total, means | {"loss": total, "entropy": policy_entropy}
+
+    def _apply(
+        self, gradients: Params, params: Params, optimizer: PyTree
+    ) -> tuple[tuple[Params, PyTree], Metrics]:
+        updates, optimizer = self.optimizer.update(gradients, optimizer, params)
+        norms = {
+            "gradient_norm": optax.global_norm(gradients),
+            "update_norm": optax.global_norm(updates),
+        }
+        return (optax.apply_updates(params, updates), optimizer), norms
+
+
+def _in_pieces(function: Callable[[PyTree], PyTree], rows: PyTree, pieces: int) -> PyTree:
+    """Applies a row-by-row function to one piece of the rows after another."""
+    if pieces == 1:
+        return function(rows)
+    count = jax.tree.leaves(rows)[0].shape[0]
+    size = -(-count // pieces)
+    padding = size * pieces - count
+
+    def cut(x: Array) -> Array:
+        padded = jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1))
+        return padded.reshape(pieces, size, *x.shape[1:])
+
+    def step(carry: tuple, piece: PyTree) -> tuple[tuple, PyTree]:
+        return carry, jax.checkpoint(function)(piece)
+
+    results = jax.lax.scan(step, (), jax.tree.map(cut, rows))[1]
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], results)

@@ -1,0 +1,94 @@
+"""What the rest of discorl asks of a network."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from discorl.returns import take_action
+from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """A network cut into three, so that a learner computes nothing more than it needs.
+
+    A loss moves the outputs of the actions taken, while targets read those of all actions. Split
+    like this, gradients are propagated through the former alone, and the latter, which are large,
+    can be produced a few rows at a time.
+    """
+
+    # (params, observations [N, ...]) -> state outputs [N, ...], and a root that the others read
+    observe: Callable[[Params, PyTree], tuple[Outputs, PyTree]]
+    # (params, root) -> action outputs [N, A, ...]
+    all_actions: Callable[[Params, PyTree], Outputs]
+    # (params, root, actions [N]) -> action outputs [N, ...] of those actions
+    taken_actions: Callable[[Params, PyTree, Array], Outputs]
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A network as a pure pair of functions; any library's module will do.
+
+    `init(key, observations)` makes parameters from a batch of observations [N, ...], and
+    `apply(params, observations)` yields every output of the rule's `OutputSpec`: state outputs as
+    [N, *shape], action outputs as [N, A, *shape].
+    """
+
+    init: Callable[[Key, PyTree], Params]
+    apply: Callable[[Params, PyTree], Outputs]
+    parts: Parts | None = None
+
+
+def parts_of(network: Network, spec: OutputSpec) -> Parts:
+    """The network's own parts or, lacking those, the same made of its `apply`."""
+    if network.parts is not None:
+        return network.parts
+
+    def observe(params: Params, observation: PyTree) -> tuple[Outputs, PyTree]:
+        outputs = network.apply(params, observation)
+        return {n: outputs[n] for n in spec.state}, {n: outputs[n] for n in spec.action}
+
+    def all_actions(params: Params, root: PyTree) -> Outputs:
+        del params
+        return root
+
+    def taken_actions(params: Params, root: PyTree, action: Array) -> Outputs:
+        del params
+        return {name: take_action(output, action) for name, output in root.items()}
+
+    return Parts(observe, all_actions, taken_actions)
+
+
+def check_outputs(network: Network, spec: OutputSpec, params: Params, observation: PyTree) -> None:
+    """Raises a `UserError` if the network does not yield what the rule asks for.
+
+    Args:
+        network: the network.
+        spec: what the rule asks for.
+        params: the network's parameters.
+        observation: a batch of observations, [N, ...].
+    """
+    from discorl.types import UserError
+
+    rows = jax.tree.leaves(observation)[0].shape[0]
+    outputs: Any = jax.eval_shape(network.apply, params, observation)
+    expected = {name: (rows, *shape) for name, shape in spec.state.items()}
+    expected |= {name: (rows, spec.num_actions, *shape) for name, shape in spec.action.items()}
+    if not isinstance(outputs, dict):
+        raise UserError(
+            f"The network's apply returned a {type(outputs).__name__}; "
+            f"a dict with the outputs {sorted(expected)} is needed."
+        )
+    for name, shape in expected.items():
+        if name not in outputs:
+            raise UserError(
+                f"The network yields no output '{name}', which the rule needs with shape "
+                f"{shape}; it yields {sorted(outputs)}."
+            )
+        if tuple(outputs[name].shape) != shape:
+            raise UserError(
+                f"The network's output '{name}' has shape {tuple(outputs[name].shape)} for "
+                f"{rows} observations; the rule needs {shape}."
+            )

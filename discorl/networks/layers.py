@@ -1,0 +1,56 @@
+"""Layers as pairs of functions: one makes parameters, one applies them.
+
+Dtypes follow the parameters, so a network whose parameters are float64 computes in float64.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from discorl.types import Array, Key, Params
+
+
+def truncated_normal(key: Key, shape: Sequence[int], stddev: float) -> Array:
+    """Normal numbers of the given scale, drawn again beyond two standard deviations."""
+    return stddev * jax.random.truncated_normal(key, -2.0, 2.0, tuple(shape))
+
+
+def init_linear(key: Key, inputs: int, outputs: int, *, stddev: float | None = None) -> Params:
+    """Weights of scale `stddev`, by default 1/sqrt(inputs); zero biases."""
+    weights = truncated_normal(key, (inputs, outputs), stddev or inputs**-0.5)
+    return {"w": weights, "b": jnp.zeros(outputs)}
+
+
+def linear(layer: Params, x: Array) -> Array:
+    """Product with the weights plus the biases, over the last axis."""
+    return x @ layer["w"] + layer["b"]
+
+
+def init_mlp(key: Key, inputs: int, sizes: Sequence[int]) -> Params:
+    """Linear layers of the given widths, named "0", "1", ..."""
+    widths = (inputs, *sizes)
+    keys = jax.random.split(key, len(sizes)) if sizes else ()
+    return {str(i): init_linear(k, widths[i], widths[i + 1]) for i, k in enumerate(keys)}
+
+
+def mlp(layers: Params, x: Array) -> Array:
+    """ReLU between the layers, none after the last."""
+    for i in range(len(layers)):
+        x = linear(layers[str(i)], x if i == 0 else jax.nn.relu(x))
+    return x
+
+
+def lstm_step(gates: Array, cell: Array) -> tuple[Array, Array]:
+    """One LSTM step from the sum of its input and recurrent products.
+
+    Args:
+        gates: i, g, f, o side by side, [..., 4 H].
+        cell: the cell, [..., H].
+
+    Returns:
+        new hidden state and new cell, each [..., H].
+    """
+    i, g, f, o = jnp.split(gates, 4, axis=-1)
+    cell = jax.nn.sigmoid(f + 1) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(cell), cell

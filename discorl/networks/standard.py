@@ -1,0 +1,161 @@
+"""The standard agent network: a torso, linear heads, and a model of each action's consequences."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from discorl.networks.base import Network, Parts
+from discorl.networks.layers import init_linear, init_mlp, linear, lstm_step, mlp
+from discorl.networks.residual import init_residual, residual
+from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree
+
+HEAD_STDDEV = 1e-2  # small, so that a new agent's policy is close to uniform
+SMALLEST_IMAGE = 16  # pixels a side, below which an observation is a grid of symbols to an MLP
+
+Torso = Literal["auto", "mlp", "residual"]
+
+
+def _is_image(leaf: jax.ShapeDtypeStruct, torso: Torso) -> bool:
+    if torso == "auto":
+        return len(leaf.shape) == 3 and min(leaf.shape[:2]) >= SMALLEST_IMAGE
+    return torso == "residual" and len(leaf.shape) == 3
+
+
+@dataclasses.dataclass(frozen=True)
+class _Standard:
+    """Sizes of the network; its methods are the functions that `Network` is made of."""
+
+    spec: OutputSpec
+    images: tuple[bool, ...]  # for each leaf of the observation, whether it is an image
+    hidden: tuple[int, ...]
+    filters: tuple[int, ...]
+    action_lstm: int
+    action_hidden: tuple[int, ...]
+
+    def init(self, key: Key, observation: PyTree) -> Params:
+        torso_key, head_key, action_key = jax.random.split(key, 3)
+        encoder_key, mlp_key = jax.random.split(torso_key)
+        params: Params = {}
+        encoders = {
+            str(i): init_residual(jax.random.fold_in(encoder_key, i), x.shape[-1], self.filters)
+            for i, (x, image) in enumerate(self._leaves(observation))
+            if image
+        }
+        if encoders:
+            params["encoder"] = encoders
+        features = jax.eval_shape(self._encode, params, observation).shape[-1]
+        params["torso"] = init_mlp(mlp_key, features, self.hidden)
+        width = self.hidden[-1] if self.hidden else features
+        names = sorted(self.spec.state)
+        params["head"] = {
+            name: init_linear(k, width, math.prod(self.spec.state[name]), stddev=HEAD_STDDEV)
+            for name, k in zip(names, jax.random.split(head_key, len(names)), strict=True)
+        }
+        if self.spec.action:
+            params["action_model"] = self._init_action_model(action_key, width)
+        return params
+
+    def _init_action_model(self, key: Key, width: int) -> Params:
+        root_key, lstm_key, heads_key = jax.random.split(key, 3)
+        names = sorted(self.spec.action)
+        size, actions = self.action_lstm, self.spec.num_actions
+        heads = {
+            name: init_mlp(k, size, (*self.action_hidden, math.prod(self.spec.action[name])))
+            for name, k in zip(names, jax.random.split(heads_key, len(names)), strict=True)
+        }
+        root = init_linear(root_key, width, size)
+        return {"root": root, "lstm": init_linear(lstm_key, actions + size, 4 * size)} | heads
+
+    def _leaves(self, observation: PyTree) -> list[tuple[Array, bool]]:
+        return list(zip(jax.tree.leaves(observation), self.images, strict=True))
+
+    def _encode(self, params: Params, observation: PyTree, dtype: jnp.dtype | None = None) -> Array:
+        features = []
+        for i, (x, image) in enumerate(self._leaves(observation)):
+            scale = 255 if image and x.dtype == jnp.uint8 else 1
+            x = x.astype(dtype or jnp.float32)
+            if image:
+                features.append(residual(params["encoder"][str(i)], x / scale))
+            else:
+                features.append(x.reshape(x.shape[0], -1))
+        return jnp.concatenate(features, axis=-1)
+
+    def observe(self, params: Params, observation: PyTree) -> tuple[Outputs, PyTree]:
+        dtype = params["head"]["logits"]["w"].dtype
+        embedding = mlp(params["torso"], self._encode(params, observation, dtype))
+        outputs = {
+            name: linear(params["head"][name], embedding).reshape(-1, *shape)
+            for name, shape in self.spec.state.items()
+        }
+        if not self.spec.action:
+            return outputs, ()
+        model = params["action_model"]
+        cell = linear(model["root"], embedding)
+        # The recurrent product is the same whatever the action: it is made once, here.
+        recurrent = jnp.tanh(cell) @ model["lstm"]["w"][self.spec.num_actions :]
+        return outputs, (cell, recurrent + model["lstm"]["b"])
+
+    def _heads(self, model: Params, hidden: Array) -> Outputs:
+        return {
+            name: mlp(model[name], hidden).reshape(*hidden.shape[:-1], *shape)
+            for name, shape in self.spec.action.items()
+        }
+
+    def all_actions(self, params: Params, root: PyTree) -> Outputs:
+        if not self.spec.action:
+            return {}
+        cell, recurrent = root
+        model = params["action_model"]
+        by_action = model["lstm"]["w"][: self.spec.num_actions]
+        hidden, _ = lstm_step(recurrent[:, None] + by_action, cell[:, None])
+        return self._heads(model, hidden)
+
+    def taken_actions(self, params: Params, root: PyTree, action: Array) -> Outputs:
+        if not self.spec.action:
+            return {}
+        cell, recurrent = root
+        model = params["action_model"]
+        # A product with one-hot rows: its gradient is a product too, not a slow scatter.
+        one_hot = jax.nn.one_hot(action, self.spec.num_actions, dtype=recurrent.dtype)
+        by_action = one_hot @ model["lstm"]["w"][: self.spec.num_actions]
+        hidden, _ = lstm_step(recurrent + by_action, cell)
+        return self._heads(model, hidden)
+
+    def apply(self, params: Params, observation: PyTree) -> Outputs:
+        outputs, root = self.observe(params, observation)
+        return outputs | self.all_actions(params, root)
+
+
+def standard(
+    spec: OutputSpec,
+    observation: PyTree,
+    *,
+    torso: Torso = "auto",
+    hidden: Sequence[int] = (512, 512),
+    filters: Sequence[int] = (16, 32, 32),
+    action_lstm: int = 128,
+    action_hidden: Sequence[int] = (128,),
+) -> Network:
+    """Builds the standard network for the outputs that a rule asks for.
+
+    Observations are flattened and concatenated; images first go through a residual convolutional
+    encoder. An MLP follows, with linear heads for the state outputs. The action outputs come from
+    one LSTM step for each action out of the torso's embedding, and an MLP head for each output.
+
+    Args:
+        spec: the rule's outputs.
+        observation: shapes and dtypes of one observation, a pytree of `jax.ShapeDtypeStruct`.
+        torso: "mlp", "residual", or "auto": residual for observations of [height, width, channels]
+            with at least 16 pixels a side.
+        hidden: widths of the torso's MLP.
+        filters: filters of each section of the residual encoder.
+        action_lstm: width of the action model's LSTM.
+        action_hidden: widths of the hidden layers of the action model's heads.
+    """
+    images = tuple(_is_image(leaf, torso) for leaf in jax.tree.leaves(observation))
+    net = _Standard(spec, images, tuple(hidden), tuple(filters), action_lstm, tuple(action_hidden))
+    return Network(net.init, net.apply, Parts(net.observe, net.all_actions, net.taken_actions))

@@ -1,0 +1,98 @@
+"""The optimiser of an agent: Adam, each element of its step clipped, and a schedule."""
+
+import dataclasses
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from discorl.types import Array, Params
+
+Schedule = Literal["constant", "cosine"]
+
+
+class AdamState(NamedTuple):
+    """Moments of the gradient, and how often they were updated."""
+
+    steps: Array
+    mu: Params
+    nu: Params
+
+
+def scale_by_adam(
+    decay1: float = 0.9, decay2: float = 0.999, epsilon: float = 1e-8
+) -> optax.GradientTransformation:
+    """Adam (Kingma & Ba 2015) whose second moment is a constant to differentiation.
+
+    Discovery differentiates through the optimiser. The gradient of the root of the second moment
+    explodes where a gradient is nearly zero, so none flows there.
+    """
+
+    def init(params: Params) -> AdamState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AdamState(jnp.zeros((), jnp.int32), zeros, zeros)
+
+    def update(
+        gradients: Params, state: AdamState, params: Params | None = None
+    ) -> tuple[Params, AdamState]:
+        del params
+        steps = state.steps + 1
+        mu = jax.tree.map(lambda m, g: decay1 * m + (1 - decay1) * g, state.mu, gradients)
+        nu = jax.tree.map(
+            lambda n, g: decay2 * n + (1 - decay2) * jax.lax.stop_gradient(g * g),
+            state.nu,
+            gradients,
+        )
+
+        def step(m: Array, n: Array) -> Array:
+            debias1 = 1 - jnp.asarray(decay1, m.dtype) ** steps
+            debias2 = 1 - jnp.asarray(decay2, m.dtype) ** steps
+            return (m / debias1) / (jnp.sqrt(n / debias2) + epsilon)
+
+        return jax.tree.map(step, mu, nu), AdamState(steps, mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimisation:
+    """Settings of an agent's optimiser."""
+
+    learning_rate: float = 3e-4
+    end_learning_rate: float = 0.0  # where a cosine schedule arrives
+    schedule: Schedule = "constant"
+    warmup: int = 0  # gradient steps of linear warm-up
+    steps: int = 1  # gradient steps of the whole run, over which the schedule is laid
+    weight_decay: float = 0.0  # decoupled, as in AdamW
+    max_abs_update: float = 1.0  # clip of each element of Adam's step
+    max_gradient_norm: float = 0.0  # clip of the gradient's norm, before Adam; 0: none
+    adam_epsilon: float = 1e-8
+
+    def learning_rates(self) -> optax.Schedule:
+        """The learning rate as a function of the gradient step."""
+        if self.schedule == "cosine":
+            after = optax.cosine_decay_schedule(
+                self.learning_rate,
+                max(1, self.steps - self.warmup),
+                alpha=self.end_learning_rate / self.learning_rate,
+            )
+        else:
+            after = optax.constant_schedule(self.learning_rate)
+        if self.warmup == 0:
+            return after
+        rise = optax.linear_schedule(0.0, self.learning_rate, self.warmup)
+        return optax.join_schedules([rise, after], [self.warmup])
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """Clip of the norm, Adam, clip of each element, weight decay, learning rate."""
+        transformations = [
+            scale_by_adam(epsilon=self.adam_epsilon),
+            optax.clip(self.max_abs_update),
+        ]
+        if self.max_gradient_norm > 0:
+            transformations.insert(0, optax.clip_by_global_norm(self.max_gradient_norm))
+        if self.weight_decay > 0:
+            transformations.append(optax.add_decayed_weights(self.weight_decay))
+        transformations.append(optax.scale_by_learning_rate(self.learning_rates()))
+        return optax.chain(*transformations)

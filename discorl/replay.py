@@ -1,0 +1,102 @@
+"""Replay: the latest trajectories in a ring on the device, as pure functions.
+
+Jit the functions with the state donated and an `add` writes in place.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from discorl.types import Array, Key, Trajectory, UserError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ReplayState:
+    """A ring of `capacity` trajectories, the oldest of which are overwritten first."""
+
+    # A Trajectory with leaves [capacity, T or T+1, ...]: trajectories come first, unlike anywhere
+    # else, so that each of them is one contiguous piece of memory.
+    storage: Trajectory
+    position: Array  # [] int32, where the next trajectory goes
+    size: Array  # [] int32, trajectories stored
+
+
+def init(trajectory_like: Trajectory, capacity: int) -> ReplayState:
+    """An empty ring.
+
+    Args:
+        trajectory_like: one rollout, [T, E], as arrays or as `jax.ShapeDtypeStruct`. Every field
+            is stored in its own dtype.
+        capacity: number of trajectories to keep, at least E.
+    """
+    num_environments = trajectory_like.action.shape[1]
+    if capacity < num_environments:
+        raise UserError(
+            f"a replay capacity of {capacity} is too small: each rollout adds {num_environments} "
+            "trajectories, which must all fit"
+        )
+
+    def allocate(leaf: Array) -> Array:
+        time, _, *rest = leaf.shape
+        return jnp.zeros((capacity, time, *rest), leaf.dtype)
+
+    storage = jax.tree.map(allocate, trajectory_like)
+    return ReplayState(storage, position=jnp.int32(0), size=jnp.int32(0))
+
+
+def add(state: ReplayState, trajectory: Trajectory) -> ReplayState:
+    """Stores the E trajectories of a rollout, [T, E], over the oldest ones."""
+    capacity, count = state.storage.action.shape[0], trajectory.action.shape[1]
+    if count > capacity:
+        raise UserError(f"cannot add {count} trajectories at once to a replay of {capacity}")
+    slots = (state.position + jnp.arange(count)) % capacity
+
+    def write(stored: Array, new: Array) -> Array:
+        return stored.at[slots].set(
+            jnp.swapaxes(new, 0, 1), mode="promise_in_bounds", unique_indices=True
+        )
+
+    return ReplayState(
+        storage=jax.tree.map(write, state.storage, trajectory),
+        position=(state.position + count) % capacity,
+        size=jnp.minimum(state.size + count, capacity),
+    )
+
+
+def sample(state: ReplayState, key: Key, batch: int) -> Trajectory:
+    """Draws trajectories uniformly, with replacement, from those stored: [T, batch].
+
+    An empty ring yields zeros.
+    """
+    slots = jax.random.randint(key, (batch,), 0, state.size)
+
+    def read(stored: Array) -> Array:
+        return jnp.swapaxes(stored.at[slots].get(mode="promise_in_bounds"), 0, 1)
+
+    return jax.tree.map(read, state.storage)
+
+
+def mix(state: ReplayState, fresh: Trajectory, key: Key, batch: int, replayed: int) -> Trajectory:
+    """A batch of `batch - replayed` fresh trajectories followed by `replayed` sampled ones.
+
+    Args:
+        state: the ring to sample from.
+        fresh: a rollout, [T, E]; its first trajectories are taken.
+        key: randomness of the sample.
+        batch: trajectories in the result, B.
+        replayed: how many of them come from the ring; at least B - E.
+
+    Returns:
+        a trajectory, [T, B].
+    """
+    num_environments = fresh.action.shape[1]
+    if not max(0, batch - num_environments) <= replayed <= batch:
+        raise UserError(
+            f"cannot replay {replayed} of a batch of {batch}: with {num_environments} fresh "
+            f"trajectories it must be {max(0, batch - num_environments)} to {batch}"
+        )
+    newest = jax.tree.map(lambda leaf: leaf[:, : batch - replayed], fresh)
+    older = sample(state, key, replayed)
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), newest, older)

@@ -1,0 +1,83 @@
+"""Actor-critic with V-trace: the rule of IMPALA (Espeholt et al. 2018, arXiv:1802.01561)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from discorl import returns
+from discorl.rules.base import Rule
+from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActorCritic(Rule):
+    """Policy gradient along V-trace advantages, with a value learned from V-trace targets.
+
+    Importance ratios clipped at one correct for experience of an older policy, so moderately
+    replayed trajectories may be learned from as well.
+    """
+
+    name: ClassVar[str] = "actor_critic"
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "environments": 8,
+        "batch": 8,
+        "replay_fraction": 0.0,
+        "learning_rate": 1e-3,
+        "unroll": 14,
+        "max_gradient_norm": 1.0,
+        "adam_epsilon": 1e-8,
+    }
+
+    lambda_: float = 0.95  # decay of the traces
+    value_cost: float = 0.5  # weight of the value loss
+    entropy_cost: float = 0.01  # weight of the entropy bonus
+
+    def outputs(self, num_actions: int) -> OutputSpec:
+        """A policy and a scalar value."""
+        return OutputSpec(num_actions, state={"logits": (num_actions,), "value": ()})
+
+    def targets(
+        self,
+        eta: Params,
+        state: PyTree,
+        trajectory: Trajectory,
+        online: Outputs,
+        target: Outputs,
+    ) -> tuple[dict[str, Array], PyTree, Metrics]:
+        """V-trace value targets and advantages; see `Rule.targets`.
+
+        Returns:
+            {"value", "advantage"}, each [T, B] and constant; the state as it was; metrics.
+        """
+        del eta, target
+        online = jax.lax.stop_gradient(online)
+        logits_t = online["logits"][:-1]
+        v_t, v_tp1 = online["value"][:-1], online["value"][1:]
+        discount_t = self.discount * (1 - trajectory.terminated.astype(v_t.dtype))
+        rho_t = returns.importance_ratio(logits_t, trajectory.behaviour_logits, trajectory.action)
+        vs_t, advantage_t = returns.vtrace(
+            trajectory.reward, discount_t, v_t, v_tp1, rho_t, trajectory.cut(), self.lambda_
+        )
+        weight = trajectory.learnable(v_t.dtype)
+        metrics = {
+            "value": returns.weighted_mean(v_t, weight),
+            "advantage_size": returns.weighted_mean(jnp.abs(advantage_t), weight),
+            "entropy": returns.weighted_mean(returns.entropy(logits_t), weight),
+            "importance_ratio": returns.weighted_mean(rho_t, weight),
+        }
+        return {"value": vs_t, "advantage": advantage_t}, state, metrics
+
+    def loss(
+        self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory
+    ) -> dict[str, Array]:
+        """Terms "policy", "value" and "entropy"; see `Rule.loss`."""
+        logits_t, v_t = outputs["logits"][:-1], outputs["value"][:-1]
+        log_pi_t = returns.take_action(jax.nn.log_softmax(logits_t), trajectory.action)
+        return {
+            "policy": -log_pi_t * targets["advantage"],
+            "value": self.value_cost * 0.5 * jnp.square(v_t - targets["value"]),
+            "entropy": -self.entropy_cost * returns.entropy(logits_t),
+        }

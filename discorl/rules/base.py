@@ -1,0 +1,100 @@
+"""The interface behind which every update rule lives.
+
+A rule turns what an agent produced along a trajectory into *targets*, and says by which loss the
+agent's outputs are moved toward them. It never sees an environment, an observation or a network,
+so one rule trains any agent.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule(abc.ABC):
+    """An update rule as pure functions over its own parameters and state.
+
+    The fields of a rule are static settings. What is learned of a rule (`eta`) travels apart, as
+    the first argument, so that discovery can differentiate with respect to it.
+    """
+
+    name: ClassVar[str]
+    # Settings of a training run that suit this rule better than a preset's own.
+    recipe: ClassVar[Mapping[str, Any]] = {}
+
+    discount: float = 0.997
+
+    # Gradient steps that one call of `targets` serves: `epochs` passes over `minibatches` parts.
+    epochs: int = dataclasses.field(default=1, kw_only=True)
+    minibatches: int = dataclasses.field(default=1, kw_only=True)
+
+    # What the target network keeps of itself at each update; None: the rule reads no such network.
+    target_decay: ClassVar[float | None] = None
+
+    @abc.abstractmethod
+    def outputs(self, num_actions: int) -> OutputSpec:
+        """The outputs that an agent must produce to be trained by this rule."""
+
+    def init_params(self, key: Key) -> Params:
+        """Parameters `eta` of a new rule; hand-made rules have none."""
+        del key
+        return ()
+
+    def init_state(self) -> PyTree:
+        """What the rule remembers from update to update over one agent's lifetime."""
+        return ()
+
+    def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
+        """What `targets` needs to know of one output, computed row by row.
+
+        Large outputs are produced and summarised a few rows at a time and never stored whole.
+
+        Args:
+            eta: the rule's parameters.
+            name: name of the output.
+            output: the output's values, [N, ...] or, for per-action outputs, [N, A, ...].
+
+        Returns:
+            The summary, [N, ...]; None where `targets` never reads this output.
+        """
+        del eta, name
+        return output
+
+    @abc.abstractmethod
+    def targets(
+        self,
+        eta: Params,
+        state: PyTree,
+        trajectory: Trajectory,
+        online: Outputs,
+        target: Outputs,
+    ) -> tuple[PyTree, PyTree, Metrics]:
+        """Computes where the agent's outputs should move.
+
+        Args:
+            eta: the rule's parameters.
+            state: the rule's state.
+            trajectory: a batch of experience, [T, B].
+            online: summaries of the agent's outputs, [T+1, B, ...].
+            target: the same of the target network; empty if the rule has none.
+
+        Returns:
+            targets, arrays [T, B, ...]; the new state; metrics.
+        """
+
+    @abc.abstractmethod
+    def loss(self, outputs: Outputs, targets: PyTree, trajectory: Trajectory) -> dict[str, Array]:
+        """Terms of the loss at each step, already weighted; their sum is what is minimised.
+
+        Args:
+            outputs: the agent's outputs with `state` outputs at all moments, [T+1, B, ...], and
+                `action` outputs of the actions taken, [T, B, ...].
+            targets: from `targets`.
+            trajectory: the batch of experience, [T, B].
+
+        Returns:
+            named terms, each [T, B].
+        """

@@ -1,0 +1,192 @@
+"""The Disco rule: targets from a meta-network (Oh et al., Nature 648, 2025)."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from discorl import returns
+from discorl.returns import Moments
+from discorl.rules import meta_network
+from discorl.rules.base import Rule
+from discorl.rules.meta_network import MetaState, Sizes
+from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, Trajectory
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DiscoState:
+    """What the rule remembers of an agent's life."""
+
+    meta_rnn: MetaState
+    adv_moments: Moments
+    td_moments: Moments
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """Values and advantages; those of the target network are marked by a prime in the paper."""
+
+    v: Array  # [T+1, B]
+    q: Array  # [T+1, B, A], of the target network
+    q_target: Array  # [T, B], the Retrace return
+    adv: Array  # [T, B]
+    normalised_adv: Array  # [T, B]
+    qv_adv: Array  # [T+1, B, A]
+    normalised_qv_adv: Array  # [T+1, B, A]
+    q_td: Array  # [T, B]
+    normalised_q_td: Array  # [T, B]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Targets:
+    """Where the agent's outputs should move."""
+
+    pi: Array  # [T, B, A] logits
+    y: Array  # [T, B, P] logits
+    z: Array  # [T, B, P] logits
+    q: Array  # [T, B] values
+    embedding: Array  # [T, B, 1], the part of the meta-network's output that only it reads
+
+
+@dataclasses.dataclass(frozen=True)
+class Disco(Rule):
+    """The discovered rule: a meta-network says where policy and predictions should move."""
+
+    name: ClassVar[str] = "disco"
+    target_decay: ClassVar[float | None] = 0.9
+
+    sizes: Sizes = dataclasses.field(default_factory=Sizes)
+    num_bins: int = 601  # K, of the categorical action value
+    lambda_: float = 0.95
+    pi_cost: float = 1.0
+    y_cost: float = 1.0
+    z_cost: float = 1.0
+    aux_pi_cost: float = 1.0
+    q_cost: float = 0.2
+
+    def outputs(self, num_actions: int) -> OutputSpec:
+        """Policy, predictions y and z, action value q and next policy aux_pi."""
+        return OutputSpec(
+            num_actions,
+            state={"logits": (num_actions,), "y": (self.sizes.prediction,)},
+            action={
+                "z": (self.sizes.prediction,),
+                "q": (self.num_bins,),
+                "aux_pi": (num_actions,),
+            },
+        )
+
+    def init_params(self, key: Key) -> Params:
+        """A new meta-network."""
+        return meta_network.init(key, self.sizes)
+
+    def init_state(self) -> DiscoState:
+        """The state at the beginning of an agent's life."""
+        moments = returns.init_moments()
+        return DiscoState(meta_network.init_state(self.sizes), moments, moments)
+
+    def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
+        """Predictions become embeddings by both halves of the meta-network, q a scalar."""
+        if name in ("y", "z"):
+            return meta_network.embed([eta[f"{name}_net"], eta["meta_rnn"][f"{name}_net"]], output)
+        if name == "q":
+            return returns.categorical_value(output)
+        return output if name == "logits" else None
+
+    def values(
+        self, state: DiscoState, trajectory: Trajectory, online: Outputs, target: Outputs
+    ) -> tuple[Values, DiscoState]:
+        """Retrace returns and advantages, and the state with its moments updated."""
+        action = trajectory.action
+        pi = jax.nn.softmax(online["logits"])
+        v = jnp.sum(pi * online["q"], axis=-1)
+        target_v = jnp.sum(pi * target["q"], axis=-1)
+        rho = returns.importance_ratio(online["logits"][:-1], trajectory.behaviour_logits, action)
+        target_q_a = returns.take_action(target["q"][:-1], action)
+        trace = self.lambda_ * jnp.minimum(1, rho)
+        q_target = returns.retrace(
+            trajectory.reward.astype(v.dtype),
+            self.discount * (1 - trajectory.terminated.astype(v.dtype)),
+            target_v[1:],
+            jnp.roll(target_q_a, -1, axis=0),
+            jnp.roll(trace, -1, axis=0),
+            trajectory.cut(),
+        )
+        adv = q_target - target_v[:-1]
+        qv_adv = target["q"] - target_v[..., None]
+        q_td = q_target - returns.take_action(online["q"][:-1], action)
+        weight = (~trajectory.filler()).astype(v.dtype)
+        adv_moments = returns.update_moments(state.adv_moments, adv, weight)
+        td_moments = returns.update_moments(state.td_moments, q_td, weight)
+        values = Values(
+            v=v,
+            q=target["q"],
+            q_target=q_target,
+            adv=adv,
+            normalised_adv=returns.normalise(adv_moments, adv, centre=True),
+            qv_adv=qv_adv,
+            normalised_qv_adv=returns.normalise(adv_moments, qv_adv, centre=True),
+            q_td=q_td,
+            normalised_q_td=returns.normalise(td_moments, q_td, centre=False),
+        )
+        state = DiscoState(state.meta_rnn, adv_moments, td_moments)
+        return jax.lax.stop_gradient((values, state))
+
+    def targets(
+        self,
+        eta: Params,
+        state: DiscoState,
+        trajectory: Trajectory,
+        online: Outputs,
+        target: Outputs,
+    ) -> tuple[Targets, DiscoState, Metrics]:
+        """Asks the meta-network; see `Rule.targets`."""
+        values, new_state = self.values(state, trajectory, online, target)
+        inputs = meta_network.Inputs(
+            action=trajectory.action,
+            reward=trajectory.reward.astype(values.v.dtype),
+            terminated=trajectory.terminated,
+            cut=trajectory.cut(),
+            weight=(~trajectory.filler()).astype(values.v.dtype),
+            pi=jax.nn.softmax(online["logits"]),
+            mu=jax.nn.softmax(trajectory.behaviour_logits),
+            pi_target=jax.nn.softmax(target["logits"][:-1]),
+            v=values.v,
+            q=values.q[:-1],
+            adv=values.adv,
+            normalised_adv=values.normalised_adv,
+            qv_adv=values.qv_adv[:-1],
+            normalised_qv_adv=values.normalised_qv_adv[:-1],
+            y=online["y"],
+            y_target=target["y"],
+            z=online["z"],
+            z_target=target["z"],
+        )
+        hats, meta_rnn = meta_network.apply(eta, state.meta_rnn, inputs)
+        targets = Targets(hats["pi"], hats["y"], hats["z"], values.q_target, hats["embedding"])
+        metrics = {
+            "value": jnp.mean(values.v),
+            "q_td": jnp.mean(jnp.abs(values.q_td)),
+            "pi_hat_entropy": jnp.mean(returns.entropy(targets.pi)),
+        }
+        return targets, dataclasses.replace(new_state, meta_rnn=meta_rnn), metrics
+
+    def loss(self, outputs: Outputs, targets: Targets, trajectory: Trajectory) -> dict[str, Array]:
+        """KL to the targets, to the next policy, and cross-entropy of the action value."""
+        kl = returns.categorical_kl
+        next_policy = jax.lax.stop_gradient(outputs["logits"][1:])
+        goes_on = 1 - trajectory.terminated.astype(next_policy.dtype)
+        value = returns.squash(jax.lax.stop_gradient(targets.q))
+        q_target = returns.two_hot(value, self.num_bins)
+        cross_entropy = -jnp.sum(q_target * jax.nn.log_softmax(outputs["q"]), axis=-1)
+        return {
+            "pi": self.pi_cost * kl(targets.pi, outputs["logits"][:-1]),
+            "y": self.y_cost * kl(targets.y, outputs["y"][:-1]),
+            "z": self.z_cost * kl(targets.z, outputs["z"]),
+            "aux_pi": self.aux_pi_cost * kl(next_policy, outputs["aux_pi"]) * goes_on,
+            "q": self.q_cost * cross_entropy,
+        }

@@ -1,0 +1,110 @@
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from discorl import returns
+from discorl.rules.base import Rule
+from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PPO(Rule):
+    """Several passes over fresh experience, each step's gain clipped once the policy has moved far.
+
+    Advantages are generalised advantage estimates, normalised within each minibatch.
+    """
+
+    name: ClassVar[str] = "ppo"
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "environments": 32,
+        "batch": 32,
+        "replay_fraction": 0.0,
+        "learning_rate": 4e-4,
+        "unroll": 28,
+        "max_gradient_norm": 0.5,
+        "adam_epsilon": 1e-5,
+    }
+
+    lambda_: float = 0.95  # decay of the advantages' errors
+    clip: float = 0.2  # how far a probability may move, as a share of its old value
+    value_clip: float | None = None  # how far a value may move; None: as far as it likes
+    value_cost: float = 0.5  # weight of the value loss
+    entropy_cost: float = 0.02  # weight of the entropy bonus
+    epochs: int = 4
+    minibatches: int = 4
+
+    def outputs(self, num_actions: int) -> OutputSpec:
+        """A policy and a scalar value."""
+        return OutputSpec(num_actions, state={"logits": (num_actions,), "value": ()})
+
+    def targets(
+        self,
+        eta: Params,
+        state: PyTree,
+        trajectory: Trajectory,
+        online: Outputs,
+        target: Outputs,
+    ) -> tuple[dict[str, Array], PyTree, Metrics]:
+        """Advantages, returns, and the policy and values to stay near; see `Rule.targets`.
+
+        Returns:
+            {"advantage", "value", "old_log_pi", "old_value"}, each [T, B] and constant; the state
+            as it was; metrics.
+        """
+        del eta, target
+        online = jax.lax.stop_gradient(online)
+        v_t, v_tp1 = online["value"][:-1], online["value"][1:]
+        discount_t = self.discount * (1 - trajectory.terminated.astype(v_t.dtype))
+        advantage_t = returns.gae(
+            trajectory.reward, discount_t, v_t, v_tp1, trajectory.cut(), self.lambda_
+        )
+        log_mu_t = jax.nn.log_softmax(trajectory.behaviour_logits)
+        targets = {
+            "advantage": advantage_t,
+            "value": v_t + advantage_t,
+            "old_log_pi": returns.take_action(log_mu_t, trajectory.action),
+            "old_value": v_t,
+        }
+        weight = trajectory.learnable(v_t.dtype)
+        metrics = {
+            "value": returns.weighted_mean(v_t, weight),
+            "advantage_size": returns.weighted_mean(jnp.abs(advantage_t), weight),
+            "entropy": returns.weighted_mean(returns.entropy(online["logits"][:-1]), weight),
+        }
+        return targets, state, metrics
+
+    def loss(
+        self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory
+    ) -> dict[str, Array]:
+        """Terms "policy", "value" and "entropy"; see `Rule.loss`."""
+        logits_t, v_t = outputs["logits"][:-1], outputs["value"][:-1]
+        advantage_t = _normalise(targets["advantage"], trajectory.learnable(v_t.dtype))
+        log_pi_t = returns.take_action(jax.nn.log_softmax(logits_t), trajectory.action)
+        ratio_t = jnp.exp(log_pi_t - targets["old_log_pi"])
+        clipped_t = jnp.clip(ratio_t, 1 - self.clip, 1 + self.clip)
+        return {
+            "policy": -jnp.minimum(ratio_t * advantage_t, clipped_t * advantage_t),
+            "value": self.value_cost * 0.5 * self._value_error(v_t, targets),
+            "entropy": -self.entropy_cost * returns.entropy(logits_t),
+        }
+
+    def _value_error(self, v_t: Array, targets: dict[str, Array]) -> Array:
+        """Squared distance from the returns, no smaller than a clipped value's: [T, B]."""
+        error_t = jnp.square(v_t - targets["value"])
+        if self.value_clip is None:
+            return error_t
+        move_t = jnp.clip(v_t - targets["old_value"], -self.value_clip, self.value_clip)
+        clipped_t = targets["old_value"] + move_t
+        return jnp.maximum(error_t, jnp.square(clipped_t - targets["value"]))
+
+
+def _normalise(x: Array, weight: Array) -> Array:
+    """Mean zero and standard deviation one over the steps that have weight: [T, B] twice."""
+    centred = x - returns.weighted_mean(x, weight)
+    deviation = jnp.sqrt(returns.weighted_mean(jnp.square(centred), weight))
+    return centred / (deviation + 1e-8)

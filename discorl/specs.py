@@ -1,0 +1,202 @@
+"""Short texts that name a thing and its settings: `catch:rows=8,columns=8` or `ppo:epochs=4`.
+
+The grammar is `NAME[:[ITEM][,KEY=VALUE]...]`. An item picks one thing out of a suite, as in
+`gymnax:Breakout-MinAtar,frames=4`; it holds no `=` and no comma.
+"""
+
+import dataclasses
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeVar
+
+from discorl.types import UserError
+
+Value = bool | int | float | str
+Built = TypeVar("Built")
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What a text names: a thing, perhaps one item of it, and settings by name."""
+
+    name: str
+    item: str | None = None
+    parameters: dict[str, Value] = dataclasses.field(default_factory=dict)
+
+
+# --- text to spec and back ------------------------------------------------------------------------
+
+
+def parse(text: str) -> Spec:
+    """Reads a text such as `catch`, `catch:rows=8,columns=8` or `suite:item,key=value`.
+
+    Whitespace around the parts is ignored. A value is an integer, a float, `true` or `false` if it
+    reads as one, and otherwise a string.
+
+    Raises:
+        UserError: the text does not follow the grammar.
+    """
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    if not name or any(symbol in name for symbol in "=,"):
+        raise _malformed(text, f"the name {name!r} is empty or holds '=' or ','")
+    if not colon:
+        return Spec(name)
+    parts = [part.strip() for part in rest.split(",")]
+    item = parts.pop(0) if "=" not in parts[0] else None
+    if item == "":
+        raise _malformed(text, "nothing follows the colon")
+    parameters: dict[str, Value] = {}
+    for part in parts:
+        key, _, value = (side.strip() for side in part.partition("="))
+        if not key.isidentifier() or not value:
+            raise _malformed(text, f"{part!r} is not KEY=VALUE")
+        if key in parameters:
+            raise _malformed(text, f"{key!r} is given twice")
+        parameters[key] = _parse_value(value)
+    return Spec(name, item, parameters)
+
+
+def format(spec: Spec) -> str:
+    """Writes a spec as the text that `parse` reads back as the same spec.
+
+    Raises:
+        UserError: no text says this spec, for example a string value that holds a comma.
+    """
+    parts = [] if spec.item is None else [spec.item]
+    parts += [f"{key}={_format_value(value)}" for key, value in spec.parameters.items()]
+    text = f"{spec.name}:{','.join(parts)}" if parts else spec.name
+    # Equal values may differ in type (1, 1.0, true), so the types are compared as well.
+    again = parse(text)
+    kinds = [[type(value) for value in each.parameters.values()] for each in (spec, again)]
+    if again != spec or kinds[0] != kinds[1]:
+        raise UserError(f"{spec} cannot be written as text: {text!r} reads as {again}")
+    return text
+
+
+def _malformed(text: str, reason: str) -> UserError:
+    return UserError(
+        f"cannot read {text!r}: {reason}; expected NAME, NAME:KEY=VALUE,... or "
+        "NAME:ITEM,KEY=VALUE,..."
+    )
+
+
+def _parse_value(text: str) -> Value:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _format_value(value: Any) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """The rest of a message about an unknown name: the closest choice, then all of them."""
+    ordered = sorted(choices)
+    close = difflib.get_close_matches(name.lower(), ordered, n=1, cutoff=0.5)
+    suggestion = f"did you mean {close[0]!r}? " if close else ""
+    return f"{suggestion}known: {', '.join(ordered) or 'none'}"
+
+
+# --- spec to object -------------------------------------------------------------------------------
+
+
+def build(constructor: Callable[..., Built], spec: Spec) -> Built:
+    """Calls a constructor with the parameters of a spec.
+
+    The spec's item becomes the argument called `item`; a constructor without one takes no item.
+    A constructor with `**parameters` is handed every further parameter as it is.
+
+    Args:
+        constructor: a dataclass or a function, with annotated parameters.
+        spec: what the user asked for; its name appears in messages only.
+
+    Raises:
+        UserError: a parameter is unknown, missing or of the wrong type.
+    """
+    signature = inspect.signature(constructor, eval_str=True).parameters
+    settable = {
+        name: parameter
+        for name, parameter in signature.items()
+        if name != "item"
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
+    _check_item(spec, signature.get("item"))
+    is_open = any(parameter.kind == parameter.VAR_KEYWORD for parameter in signature.values())
+    accepted = f"{spec.name} accepts {_listing(settable.values())}"
+    arguments: dict[str, Any] = {} if spec.item is None else {"item": spec.item}
+    for name, value in spec.parameters.items():
+        if name in settable:
+            arguments[name] = _fit(name, value, settable[name].annotation, accepted)
+        elif is_open and name != "item":
+            arguments[name] = value
+        else:
+            close = difflib.get_close_matches(name, settable, n=1)
+            suggestion = f", did you mean {close[0]!r}?" if close else ";"
+            raise UserError(f"{spec.name} has no parameter {name!r}{suggestion} {accepted}")
+    for name, parameter in settable.items():
+        if parameter.default is parameter.empty and name not in arguments:
+            raise UserError(f"{spec.name} needs the parameter {name!r}; {accepted}")
+    return constructor(**arguments)
+
+
+def _check_item(spec: Spec, parameter: inspect.Parameter | None) -> None:
+    if parameter is None and spec.item is not None:
+        raise UserError(
+            f"{spec.name} takes parameters only, got {spec.item!r}; write {spec.name}:KEY=VALUE,..."
+        )
+    if parameter is not None and parameter.default is parameter.empty and spec.item is None:
+        raise UserError(
+            f"{spec.name} needs an item: write {spec.name}:ITEM or {spec.name}:ITEM,..."
+        )
+
+
+def _listing(parameters: Iterable[inspect.Parameter]) -> str:
+    """Names, types and defaults, as people write them: `rows: int = 8`."""
+    entries = []
+    for parameter in parameters:
+        entry = f"{parameter.name}: {_type_name(parameter.annotation)}"
+        if parameter.default is not parameter.empty:
+            entry += f" = {_format_value(parameter.default)}"
+        entries.append(entry)
+    return ", ".join(entries) or "no parameters"
+
+
+def _type_name(annotation: Any) -> str:
+    if typing.get_origin(annotation) is Literal:
+        return " | ".join(map(_format_value, typing.get_args(annotation)))
+    if annotation is inspect.Parameter.empty:
+        return "any"
+    name = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
+    return name.replace("None", "none")
+
+
+def _fit(name: str, value: Value, annotation: Any, accepted: str) -> Any:
+    """The value as an instance of the annotated type, if it can be read as one."""
+    origin = typing.get_origin(annotation)
+    choices = typing.get_args(annotation)
+    kinds = choices if origin in (typing.Union, types.UnionType) else (annotation,)
+    if origin is Literal:
+        fits = [choice for choice in choices if _format_value(choice) == _format_value(value)]
+    elif annotation in (Any, inspect.Parameter.empty) or type(value) in kinds:
+        fits = [value]
+    elif type(None) in kinds and value == "none":
+        fits = [None]
+    elif float in kinds and type(value) is int:
+        fits = [float(value)]
+    else:
+        # Text that happens to read as a number or a truth value is still a string.
+        fits = [_format_value(value)] if str in kinds else []
+    if not fits:
+        raise UserError(
+            f"{name}={_format_value(value)} is not of the type {_type_name(annotation)}; {accepted}"
+        )
+    return fits[0]
