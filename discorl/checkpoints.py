@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discorl import npz
 from discorl.files import write_atomically
 from discorl.types import PyTree, UserError
 
 _MANIFEST = "manifest.json"
 _FORMAT = 1
-_NPY_VERSION = (1, 0)
 _SCALAR_DTYPES = {
     bool: np.dtype(np.bool_),
     int: np.dtype(np.int64),
@@ -54,8 +54,8 @@ def save(path: str | os.PathLike[str], tree: PyTree) -> None:
     """Writes a tree to a file, atomically.
 
     Args:
-      path: The npz file to write or replace.
-      tree: Any pytree whose leaves are jax or numpy arrays, PRNG keys or Python numbers.
+        path: the npz file to write or replace.
+        tree: any pytree whose leaves are jax or numpy arrays, PRNG keys or Python numbers.
     """
     leaves, _ = _named_leaves(tree)
     specs = {name: _spec(name, leaf) for name, leaf in leaves.items()}
@@ -64,10 +64,7 @@ def save(path: str | os.PathLike[str], tree: PyTree) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(zipfile.ZipInfo(_MANIFEST), _manifest_text(specs))
             for name, leaf in leaves.items():
-                stored = _to_stored(name, leaf, specs[name])
-                # Without force_zip64 an array of more than 2 GiB fails after it was written.
-                with archive.open(_member(name), "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, stored, _NPY_VERSION, allow_pickle=False)
+                npz.add_array(archive, name, _to_stored(name, leaf, specs[name]))
 
     write_atomically(path, write)
 
@@ -76,17 +73,17 @@ def restore(path: str | os.PathLike[str], template: PyTree) -> PyTree:
     """Reads a tree back.
 
     Args:
-      path: A file that `save` wrote.
-      template: A tree like the one saved; leaves may be `jax.ShapeDtypeStruct`. A leaf comes back
-        as the kind the template has there: numpy, Python number, or else a jax array, placed like
-        the template's if that was placed on purpose.
+        path: a file that `save` wrote.
+        template: a tree like the one saved; leaves may be `jax.ShapeDtypeStruct`. A leaf comes
+            back as the kind the template has there: numpy, Python number, or else a jax array,
+            placed like the template's if that was placed on purpose.
 
     Returns:
-      The saved tree, with the template's structure.
+        the saved tree, with the template's structure.
 
     Raises:
-      DamagedCheckpoint: The file cannot be read whole.
-      UserError: It can, but holds another tree than the template's.
+        DamagedCheckpoint: the file cannot be read whole.
+        UserError: it can, but holds another tree than the template's.
     """
     path = Path(path)
     leaves, structure = _named_leaves(template)
@@ -110,11 +107,6 @@ def _named_leaves(tree: PyTree) -> tuple[dict[str, Any], jax.tree_util.PyTreeDef
     if len(named) != len(leaves):
         raise ValueError("two leaves of the tree have the same path; give its keys distinct reprs")
     return named, structure
-
-
-def _member(name: str) -> zipfile.ZipInfo:
-    """The archive's entry for an array, without a date: equal trees give equal files."""
-    return zipfile.ZipInfo(f"{name}.npy")
 
 
 def _spec(name: str, leaf: Any) -> _Spec:
@@ -187,16 +179,9 @@ def _without_cache(array: jax.Array) -> jax.Array:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, spec: _Spec) -> np.ndarray:
-    with archive.open(_member(name).filename) as member:
-        # The checksum is known only at the end, so look before allocating what a header asks for.
-        np.lib.format.read_magic(member)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
-        if shape != spec.stored_shape or dtype.name != spec.stored_dtype.name:
-            raise ValueError(f"array {name} has the header of another array")
-        member.seek(0)
-        stored = np.lib.format.read_array(member, allow_pickle=False)
-        if member.read(1):
-            raise ValueError(f"array {name} is followed by more than it should hold")
+    stored = npz.read_array(archive, name)
+    if stored.shape != spec.stored_shape or stored.dtype.name != spec.stored_dtype.name:
+        raise ValueError(f"array {name} is not what the manifest says")
     return stored
 
 

@@ -1,20 +1,12 @@
 """The cache of compiled programs, which makes the second start of a run quick."""
 
 import os
-from pathlib import Path
 
 import jax
 
+from discorl.files import cache_root
+
 SWITCH = "DISCORL_COMPILATION_CACHE"
-
-
-def cache_root() -> Path:
-    """The user's cache folder for discorl: `$DISCORL_CACHE`, or below the system's own."""
-    if root := os.environ.get("DISCORL_CACHE"):
-        return Path(root).expanduser()
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification has relative paths ignored.
-    return (base if base.is_absolute() else Path.home() / ".cache") / "discorl"
 
 
 def enable_cache() -> None:

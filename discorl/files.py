@@ -1,12 +1,32 @@
-"""Files that are either whole or absent, whatever interrupts the writing."""
+"""Files of the user: written whole or not at all, locked, and their troubles told by name."""
 
+import contextlib
+import errno
+import fcntl
 import os
 import secrets
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from discorl.types import UserError
+
 _TEMPORARY_SUFFIX = ".partial"
+_LOCKS_UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
+
+
+def cache_root() -> Path:
+    """The user's cache folder for discorl, which may not exist yet.
+
+    `$DISCORL_CACHE` if that variable is set, else `$XDG_CACHE_HOME/discorl`, else
+    `~/.cache/discorl`.
+    """
+    if root := os.environ.get("DISCORL_CACHE"):
+        return Path(root).expanduser()
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification has relative paths ignored.
+    return (base if base.is_absolute() else Path.home() / ".cache") / "discorl"
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
@@ -16,10 +36,11 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
     If anything fails, the old file stands and nothing else is left behind.
 
     Args:
-      path: The file to write; its folder must exist.
-      write: Writes the content to the open binary file it is given.
+        path: the file to write; its folder must exist.
+        write: writes the content to the open binary file it is given.
     """
     path = Path(path)
+    # Not `tempfile`: its files are private to the user, and many of ours are made to be shared.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
     try:
         with temporary.open("xb") as file:
@@ -40,6 +61,53 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> None:
     """
     for leftover in Path(folder).glob(f".*{_TEMPORARY_SUFFIX}"):
         leftover.unlink(missing_ok=True)
+
+
+def lock(path: str | os.PathLike[str], *, wait: bool) -> BinaryIO:
+    """Takes a lock that the system frees even if the process is killed.
+
+    Where the file system has no locks, a warning is all there is.
+
+    Args:
+        path: the file that stands for the lock; it is made if absent, and stays.
+        wait: whether to wait for the process that holds the lock.
+
+    Returns:
+        what holds the lock until it is closed.
+
+    Raises:
+        BlockingIOError: another process holds the lock, and `wait` is false.
+    """
+    holder = Path(path).open("ab")  # noqa: SIM115 - it is the caller who closes it
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _LOCKS_UNSUPPORTED:
+            holder.close()
+            raise
+        warnings.warn(
+            f"the file system of {path} has no locks; let no second process write there",
+            stacklevel=3,
+        )
+    return holder
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Puts the name of the file in front of every message to the user."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+@contextlib.contextmanager
+def write_errors_reported(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Tells the user, instead of failing with a traceback, that a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -31,6 +31,16 @@ class LearnerState:
     updates: Array  # [] int32, made so far
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Details:
+    """What went on inside an update."""
+
+    targets: PyTree  # of the rule
+    online: Outputs  # what the rule was told of the network's outputs, [T+1, B, ...]
+    target: Outputs  # and of the target network's
+
+
 @dataclasses.dataclass(frozen=True)
 class Learner:
     """Binds a rule, a network and an optimiser into `init` and `update`, both pure.
@@ -93,14 +103,30 @@ class Learner:
         Returns:
             the agent after the update; metrics.
         """
+        state, metrics, _ = self.update_in_detail(state, eta, trajectory)
+        return state, metrics
+
+    def update_in_detail(
+        self, state: LearnerState, eta: Params, trajectory: Trajectory
+    ) -> tuple[LearnerState, Metrics, Details]:
+        """Like `update`, and shows what went on inside."""
         key, steps_key = jax.random.split(state.key)
-        steps = self.rule.epochs * self.rule.minibatches
-        moved = (state.params, state.optimizer)
-        if steps == 1:
-            moved, rule_state, metrics = self._single_step(state, eta, trajectory)
+        if self.rule.epochs * self.rule.minibatches == 1:
+            # One forward pass serves both the targets and the gradient.
+            outputs, pullback, root = jax.vjp(
+                lambda params: self.outputs(params, trajectory), state.params, has_aux=True
+            )
+            details, rule_state, metrics = self._ask(state, eta, trajectory, outputs, root)
+            output_gradients, loss_metrics = jax.grad(self._loss, has_aux=True)(
+                outputs, details.targets, trajectory
+            )
+            (gradients,) = pullback(output_gradients)
+            moved, norms = self._apply(gradients, state.params, state.optimizer)
+            metrics |= loss_metrics | norms
         else:
-            targets, rule_state, metrics = self.targets(state, eta, trajectory)
-            moved, step_metrics = self._many_steps(moved, trajectory, targets, steps_key)
+            outputs, root = self.outputs(state.params, trajectory)
+            details, rule_state, metrics = self._ask(state, eta, trajectory, outputs, root)
+            moved, step_metrics = self._many_steps(state, trajectory, details.targets, steps_key)
             metrics |= step_metrics
         target_params = state.target_params
         if self.rule.target_decay is not None:
@@ -109,45 +135,33 @@ class Learner:
                 state.params, target_params, 1 - self.rule.target_decay
             )
         params, optimizer = moved
-        new_state = LearnerState(
-            params, target_params, optimizer, rule_state, key, state.updates + 1
-        )
-        return new_state, metrics
+        state = LearnerState(params, target_params, optimizer, rule_state, key, state.updates + 1)
+        return state, metrics, details
 
-    # --- one gradient step on targets made from the same forward pass -----------------------------
-
-    def _single_step(
-        self, state: LearnerState, eta: Params, trajectory: Trajectory
-    ) -> tuple[tuple[Params, PyTree], PyTree, Metrics]:
-        outputs, pullback, root = jax.vjp(
-            lambda params: self._taken(params, trajectory), state.params, has_aux=True
-        )
+    def _ask(
+        self,
+        state: LearnerState,
+        eta: Params,
+        trajectory: Trajectory,
+        outputs: Outputs,
+        root: PyTree,
+    ) -> tuple[Details, PyTree, Metrics]:
+        """Asks the rule for targets; returns its new state and metrics as well."""
         online = self._summarise(eta, state.params, outputs, root, trajectory)
-        target = self._target_outputs(eta, state, trajectory)
+        target: Outputs = {}
+        if self.rule.target_decay is not None:
+            target_outputs, target_root = self.outputs(state.target_params, trajectory)
+            target = self._summarise(
+                eta, state.target_params, target_outputs, target_root, trajectory
+            )
         targets, rule_state, metrics = self.rule.targets(
             eta, state.rule, trajectory, online, target
         )
-        (_, loss_metrics), output_gradients = jax.value_and_grad(self._loss, has_aux=True)(
-            outputs, targets, trajectory
-        )
-        (gradients,) = pullback(output_gradients)
-        moved, norms = self._apply(gradients, state.params, state.optimizer)
-        return moved, rule_state, metrics | loss_metrics | norms
-
-    # --- several gradient steps on targets that stay ----------------------------------------------
-
-    def targets(
-        self, state: LearnerState, eta: Params, trajectory: Trajectory
-    ) -> tuple[PyTree, PyTree, Metrics]:
-        """The rule's targets for a batch of trajectories, its new state and metrics."""
-        outputs, root = self._taken(state.params, trajectory)
-        online = self._summarise(eta, state.params, outputs, root, trajectory)
-        target = self._target_outputs(eta, state, trajectory)
-        return self.rule.targets(eta, state.rule, trajectory, online, target)
+        return Details(targets, online, target), rule_state, metrics
 
     def _many_steps(
         self,
-        moved: tuple[Params, PyTree],
+        state: LearnerState,
         trajectory: Trajectory,
         targets: PyTree,
         key: Key,
@@ -167,18 +181,16 @@ class Learner:
             )
 
             def loss(params: Params) -> tuple[Array, Metrics]:
-                return self._loss(self._taken(params, piece)[0], piece_targets, piece)
+                return self._loss(self.outputs(params, piece)[0], piece_targets, piece)
 
             gradients, loss_metrics = jax.grad(loss, has_aux=True)(params)
             moved, norms = self._apply(gradients, params, optimizer)
             return moved, loss_metrics | norms
 
-        moved, metrics = jax.lax.scan(step, moved, parts)
+        moved, metrics = jax.lax.scan(step, (state.params, state.optimizer), parts)
         return moved, jax.tree.map(jnp.mean, metrics)
 
-    # --- pieces of both ---------------------------------------------------------------------------
-
-    def _taken(self, params: Params, trajectory: Trajectory) -> tuple[Outputs, PyTree]:
+    def outputs(self, params: Params, trajectory: Trajectory) -> tuple[Outputs, PyTree]:
         """Outputs as a loss reads them, and the root from which all actions' outputs are made."""
         length, batch = trajectory.action.shape
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.observation)
@@ -208,12 +220,6 @@ class Learner:
         )
         action = _in_pieces(of_actions, root, self._pieces(root)) if self.spec.action else {}
         return {n: x.reshape(-1, batch, *x.shape[1:]) for n, x in (state | action).items()}
-
-    def _target_outputs(self, eta: Params, state: LearnerState, trajectory: Trajectory) -> Outputs:
-        if self.rule.target_decay is None:
-            return {}
-        outputs, root = self._taken(state.target_params, trajectory)
-        return self._summarise(eta, state.target_params, outputs, root, trajectory)
 
     def _pieces(self, root: PyTree) -> int:
         """Into how many pieces the rows are cut."""

@@ -32,16 +32,16 @@ def learning_curve(
     means in the band from the lowest to the highest.
 
     Args:
-      path: The file to write, atomically.
-      metrics: Columns as `Run.metrics` gives them, with "update" and possibly "seed". NaN in `y`
-        says that there is no value at that update.
-      title: Written above.
-      x: Column along the horizontal axis.
-      y: Column along the vertical axis.
-      window: Updates to take the running mean over; by default a twentieth of them all.
+        path: the file to write, atomically.
+        metrics: columns as `Run.metrics` gives them, with "update" and possibly "seed". NaN in `y`
+            says that there is no value at that update.
+        title: written above.
+        x: column along the horizontal axis.
+        y: column along the vertical axis.
+        window: updates to take the running mean over; by default a twentieth of them all.
 
     Raises:
-      UserError: The metrics lack a column that is to be drawn.
+        UserError: the metrics lack a column that is to be drawn.
     """
     for name in ("update", x, y):
         if metrics and name not in metrics:

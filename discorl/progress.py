@@ -34,10 +34,10 @@ class Progress:
         """Starts at nothing done.
 
         Args:
-          total: How many units there are in all.
-          unit: What is counted, in the plural.
-          stream: The terminal; by default the standard error.
-          clock: Tells the seconds.
+            total: how many units there are in all.
+            unit: what is counted, in the plural.
+            stream: the terminal; by default the standard error.
+            clock: tells the seconds.
         """
         self._total = total
         self._unit = unit

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import returns, rules
+from discorl.discovery.meta_gradient import Agent, MetaGradient
+from discorl.discovery.meta_value import MetaValue
 from discorl.learning import Learner, LearnerState
 from discorl.networks import standard
 from discorl.optimisation import Optimisation
@@ -24,6 +26,7 @@ from discorl.types import Array, Params, PyTree, Trajectory, UserError
 RULE_FILE = "meta_network.npz"
 DEFAULT_RULE = "disco103"
 DEFAULT_LEARNING_RATE = 1e-3
+META_LEARNING_RATE = 5e-4  # of the agent in a meta-gradient case
 
 # Largest error accepted, relative to the largest value of an array; None: shown, not judged. One
 # step of Adam turns the rounding noise of a nearly zero gradient into a full step, so in float32
@@ -33,6 +36,8 @@ TOLERANCE: dict[tuple[str, str], float | None] = {
     ("rule", "float32"): 1e-4,
     ("learner", "float64"): 1e-5,
     ("learner", "float32"): None,
+    ("meta-gradient", "float64"): 1e-3,
+    ("meta-gradient", "float32"): None,
 }
 
 
@@ -99,17 +104,20 @@ class _Case:
     def expected(self, prefix: str) -> dict[str, Any]:
         """Everything below a prefix, as stored."""
         tree: dict[str, Any] = {}
-        for name, array in self._arrays.items():
-            if not name.startswith(prefix):
-                continue
+        for name, array in self.flat(prefix).items():
             node = tree
-            *folders, last = name.removeprefix(prefix).split("/")
+            *folders, last = name.split("/")
             for folder in folders:
                 node = node.setdefault(folder, {})
             node[last] = array
         if not tree:
             raise UserError(f"{self.path}: holds no array under '{prefix}'")
         return tree
+
+    def flat(self, prefix: str) -> dict[str, np.ndarray]:
+        """Everything below a prefix, by the rest of its name."""
+        named = self._arrays.items()
+        return {name.removeprefix(prefix): x for name, x in named if name.startswith(prefix)}
 
     def inputs(self, prefix: str) -> dict[str, Any]:
         """Everything below a prefix, in the dtype under test."""
@@ -213,12 +221,15 @@ def agent_of(eta: Params, params: Params, trajectory: Trajectory, learning_rate:
     q_head = params["action_model"]["q"]
     rule = Disco(sizes=Sizes.of(eta), num_bins=q_head[str(len(q_head) - 1)]["b"].shape[0])
     num_actions = trajectory.behaviour_logits.shape[-1]
-    observation = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), trajectory.observation
-    )
+    observation = _shapes(trajectory.observation)
     network = standard(rule.outputs(num_actions), observation, torso="mlp")
     optimizer = Optimisation(learning_rate=learning_rate).optimizer()
     return Learner(rule, network, optimizer, num_actions)
+
+
+def _shapes(observation: PyTree) -> PyTree:
+    """Of one observation, from those of a trajectory."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), observation)
 
 
 def fresh_state(learner: Learner, params: Params, dtype: str) -> LearnerState:
@@ -238,15 +249,14 @@ def _check_learner(case: _Case, eta: Params, errors: _Errors) -> None:
     first = trajectory_of(case.inputs("step0/in/"))
     learner = agent_of(eta, params, first, case.scalar("lr", DEFAULT_LEARNING_RATE))
     state = fresh_state(learner, params, case.dtype)
-    update = jax.jit(learner.update)
-    targets_of = jax.jit(learner.targets)
+    update = jax.jit(learner.update_in_detail)
     for prefix in case.numbered("step"):
         trajectory = trajectory_of(case.inputs(f"{prefix}in/"))
         expected = case.expected(f"{prefix}out/")
-        targets, _, _ = targets_of(state, eta, trajectory)
         # The losses by part were recorded without the mask; only their total knows it.
-        _, parts = update(state, eta, dataclasses.replace(trajectory, mask=None))
-        state, metrics = update(state, eta, trajectory)
+        _, parts, _ = update(state, eta, dataclasses.replace(trajectory, mask=None))
+        state, metrics, details = update(state, eta, trajectory)
+        targets = details.targets
         computed = {
             "total_loss": metrics["loss"],
             "pi_loss": parts["loss/pi"],
@@ -269,11 +279,47 @@ def _check_learner(case: _Case, eta: Params, errors: _Errors) -> None:
             errors.add(f"final {name}", final[name], value)
 
 
+# --- a meta-gradient ------------------------------------------------------------------------------
+
+
+def _check_meta_gradient(case: _Case, eta: Params, errors: _Errors) -> None:
+    batches = [trajectory_of(case.inputs(prefix)) for prefix in case.numbered("train")]
+    validation = trajectory_of(case.inputs("valid/"))
+    params, value_params = case.inputs("init/params/"), case.inputs("init/value_params/")
+    learner = agent_of(eta, params, batches[0], case.scalar("lr", META_LEARNING_RATE))
+    # The settings of the reduced loop that these cases were recorded from.
+    meta_value = MetaValue(
+        _shapes(batches[0].observation), discount=0.99, lambda_=0.96, learning_rate=1e-3
+    )
+    agent = Agent(fresh_state(learner, params, case.dtype), meta_value.init_from(value_params))
+    window = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
+    meta_gradient = MetaGradient(learner, meta_value)
+    gradient, agent, metrics = jax.jit(meta_gradient.__call__)(eta, agent, window, validation)
+    computed = weights.flatten(jax.tree.map(np.asarray, gradient))
+    for name, value in weights.flatten(weights.unflatten(case.flat("meta_grads/"))).items():
+        errors.add(f"gradient of {name}", computed[name], value)
+    log = {
+        "adv": metrics["meta/adv"],
+        "entropy": metrics["meta/entropy"],
+        "meta_loss": metrics["meta/loss"],
+        "normalized_adv": metrics["meta/normalised_adv"],
+        "pg_loss": metrics["meta/policy_gradient"],
+        "reg_loss": metrics["meta/regularisation"],
+        "val_importance_weight": metrics["meta/importance_ratio"],
+        "value": metrics["meta/value"],
+    }
+    final = {"params": agent.learner.params, "value_params": agent.meta_value.params}
+    for prefix, tree in (("meta_log/", log), ("final/", final)):
+        for name, value in case.expected(prefix).items():
+            errors.add(name, tree[name], value)
+
+
 # --- all of a directory ---------------------------------------------------------------------------
 
 CHECKS: dict[str, tuple[str, Callable[[_Case, Params, _Errors], None]]] = {
     "call0/": ("rule", _check_rule),
     "step0/": ("learner", _check_learner),
+    "train0/": ("meta-gradient", _check_meta_gradient),
 }
 
 

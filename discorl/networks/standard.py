@@ -85,7 +85,7 @@ class _Standard:
         return jnp.concatenate(features, axis=-1)
 
     def observe(self, params: Params, observation: PyTree) -> tuple[Outputs, PyTree]:
-        dtype = params["head"]["logits"]["w"].dtype
+        dtype = jax.tree.leaves(params["head"])[0].dtype
         embedding = mlp(params["torso"], self._encode(params, observation, dtype))
         outputs = {
             name: linear(params["head"][name], embedding).reshape(-1, *shape)

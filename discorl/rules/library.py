@@ -17,13 +17,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from discorl.files import cache_root, lock, write_atomically, write_errors_reported
 from discorl.rules import weights
 from discorl.types import UserError
-
-try:
-    import fcntl
-except ImportError:  # not a Unix: there, a spoilt parallel download is found by its hash
-    fcntl = None  # type: ignore[assignment]
 
 Progress = Callable[[int, int], None]  # bytes so far, bytes in all
 
@@ -71,18 +67,8 @@ PUBLISHED = {
 
 
 def cache_folder() -> Path:
-    """The user's folder of rules; it may not exist yet.
-
-    `$DISCORL_CACHE/rules` if that variable is set, else `$XDG_CACHE_HOME/discorl/rules`, else
-    `~/.cache/discorl/rules`.
-    """
-    root = os.environ.get("DISCORL_CACHE")
-    if root:
-        return Path(root).expanduser() / "rules"
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification has relative paths ignored.
-    parent = base if base.is_absolute() else Path.home() / ".cache"
-    return parent / "discorl" / "rules"
+    """The user's folder of rules; it may not exist yet."""
+    return cache_root() / "rules"
 
 
 def find(name_or_file: str | os.PathLike[str], rules_path: str | Path | None = None) -> Path:
@@ -107,9 +93,9 @@ def find(name_or_file: str | os.PathLike[str], rules_path: str | Path | None = N
     name = os.fspath(name_or_file)
     given = None if rules_path is None else _existing(rules_path, "--rules-path")
     # A file that the caller points at is the one to use, whatever it is called.
-    found = given if given is not None and given.is_file() else _found(given).get(name)
+    found = given if given and given.is_file() else _found(given).get(name)
     if found is None:
-        raise UserError(_advice(name, given))
+        raise UserError(_advice(name, names(given)))
     if name in PUBLISHED and not _is_intact(found, PUBLISHED[name]):
         raise UserError(
             f"{found}: is not the published rule {name!r} (sha256 {_sha256(found)}; expected "
@@ -121,10 +107,8 @@ def find(name_or_file: str | os.PathLike[str], rules_path: str | Path | None = N
 
 def available(rules_path: str | Path | None = None) -> list[Entry]:
     """Every rule file that `find` knows by name, and the published ones not yet fetched."""
-    found = _found(rules_path)
-    return [
-        Entry(name, _state(name, found.get(name)), found.get(name)) for name in names(rules_path)
-    ]
+    found = dict.fromkeys(PUBLISHED) | _found(rules_path)
+    return [Entry(name, _state(name, path), path) for name, path in sorted(found.items())]
 
 
 def names(rules_path: str | Path | None = None) -> list[str]:
@@ -166,7 +150,9 @@ def install(file: Path, name: str, force: bool = False) -> Path:
         if not force and name not in PUBLISHED:
             raise UserError(f"{destination}: holds a different rule; --force replaces it")
     _make_folder(destination.parent)
-    weights.write_atomically(destination, file.read_bytes())
+    content = file.read_bytes()
+    with write_errors_reported(destination):
+        write_atomically(destination, lambda copy: copy.write(content))
     return destination
 
 
@@ -199,14 +185,12 @@ def fetch(name: str, address: str | None = None, progress: Progress | None = Non
     if _is_intact(destination, rule):
         return destination
     _make_folder(destination.parent)
-    try:
-        with _lock(destination.with_suffix(".lock")):
-            if not _is_intact(destination, rule):  # another process may have brought it
-                part = destination.with_suffix(".npz.part")
-                _Download(rule, address, part, destination, progress).run()
-                part.replace(destination)
-    except OSError as error:
-        raise UserError(f"{destination}: cannot be written: {error.strerror or error}") from error
+    with (
+        write_errors_reported(destination),
+        lock(destination.with_suffix(".lock"), wait=True),
+    ):
+        if not _is_intact(destination, rule):  # another process may have brought it
+            _Download(rule, address, destination, progress).run()
     return destination
 
 
@@ -270,14 +254,13 @@ def _state(name: str, path: Path | None) -> str:
     return "bundled" if path.parent == _BUNDLED else "present"
 
 
-def _advice(name: str, rules_path: Path | None) -> str:
+def _advice(name: str, known: list[str]) -> str:
     if name in PUBLISHED:
         rule, destination = PUBLISHED[name], cache_folder() / f"{name}.npz"
         return (
             f"rule {name!r} is not on this machine: run `discorl rules fetch {name}`, or "
             f"{_by_hand(rule.address, rule, destination)}"
         )
-    known = names(rules_path)
     nearest = difflib.get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"there are {', '.join(known)}"
     return f"unknown rule {name!r}: {hint} (`discorl rules list` shows all)"
@@ -319,12 +302,15 @@ class _Download:
 
     rule: PublishedRule
     address: str
-    part: Path
     destination: Path
     progress: Progress | None
 
+    @property
+    def part(self) -> Path:
+        return self.destination.with_suffix(".npz.part")
+
     def run(self) -> None:
-        """Connects until `part` is complete and correct."""
+        """Connects until `part` is complete and correct, then puts it in place."""
         for _ in range(_ATTEMPTS):
             start = _size(self.part)
             if start > self.rule.size:
@@ -335,6 +321,7 @@ class _Download:
             if _size(self.part) < self.rule.size:
                 continue  # cut, or refused to resume
             if _is_intact(self.part, self.rule):
+                self.part.replace(self.destination)
                 return
             self.part.unlink()
             if start == 0:  # so the fault is not in what was kept from before
@@ -392,14 +379,9 @@ class _Download:
 
 def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
     """The body as far as it comes; a broken connection simply ends it."""
-    while True:
-        try:
-            chunk = response.read(_CHUNK)
-        except (OSError, http.client.HTTPException):
-            return
-        if not chunk:
-            return
-        yield chunk
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while chunk := response.read(_CHUNK):
+            yield chunk
 
 
 def _opener() -> urllib.request.OpenerDirector:
@@ -416,12 +398,3 @@ def _opener() -> urllib.request.OpenerDirector:
     ):
         opener.add_handler(handler())
     return opener
-
-
-@contextlib.contextmanager
-def _lock(file: Path) -> Iterator[None]:
-    """Holds a lock that the system frees even if the process is killed."""
-    with file.open("a") as stream:
-        if fcntl is not None:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield

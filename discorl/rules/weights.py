@@ -15,33 +15,22 @@ A *layer* is `{"w": [inputs, outputs], "b": [outputs]}`. A rule is a tree of lay
 Depths and sizes are read from the file; only their consistency is demanded.
 """
 
-import contextlib
 import dataclasses
 import enum
-import hashlib
-import io
-import json
-import math
 import os
-import secrets
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from discorl import npz
+from discorl.files import naming
 from discorl.types import UserError
 
 Layer = dict[str, np.ndarray]
 Eta = dict[str, Any]
 
-_METADATA = "metadata"
-_MAX_BYTES = 2**30  # of a file, and of everything in it once unpacked
-_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that equal rules are equal files
-# How zipfile meets damage; RuntimeError: it believes to see encryption, or an unknown feature.
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 _META_RNN = "lstm/~/meta_lstm/~unroll/"
 
 
@@ -65,8 +54,8 @@ class _Kind(enum.Enum):
 class _Part:
     """One component of a rule, in memory and under its published name."""
 
-    path: tuple[str, ...]  # keys that lead to it in eta
-    prefix: str
+    path: str  # the keys that lead to it in eta, with a slash between
+    prefix: str  # of its published names
     kind: _Kind
 
     def layer_name(self, index: int) -> str:
@@ -87,21 +76,21 @@ class _Part:
 
 
 _PARTS = (
-    _Part(("y_net",), "lstm/mlp", _Kind.MLP),
-    _Part(("z_net",), "lstm/mlp_1", _Kind.MLP),
-    _Part(("policy_net",), "lstm/sequential", _Kind.BLOCKS),
-    _Part(("trajectory_lstm",), "lstm/lstm/linear", _Kind.LAYER),
-    _Part(("gate",), "lstm/linear", _Kind.LAYER),
-    _Part(("embedding",), "lstm/linear_1", _Kind.LAYER),
-    _Part(("y_hat",), "lstm/linear_2", _Kind.LAYER),
-    _Part(("z_hat",), "lstm/linear_3", _Kind.LAYER),
-    _Part(("pi_hat_blocks",), "lstm/sequential_1", _Kind.BLOCKS),
-    _Part(("pi_hat",), "lstm/linear_4", _Kind.LAYER),
-    _Part(("meta_rnn", "y_net"), _META_RNN + "mlp", _Kind.MLP),
-    _Part(("meta_rnn", "z_net"), _META_RNN + "mlp_1", _Kind.MLP),
-    _Part(("meta_rnn", "policy_net"), _META_RNN + "sequential", _Kind.BLOCKS),
-    _Part(("meta_rnn", "input"), _META_RNN + "mlp_2", _Kind.MLP),
-    _Part(("meta_rnn", "lstm"), _META_RNN + "lstm/linear", _Kind.LAYER),
+    _Part("y_net", "lstm/mlp", _Kind.MLP),
+    _Part("z_net", "lstm/mlp_1", _Kind.MLP),
+    _Part("policy_net", "lstm/sequential", _Kind.BLOCKS),
+    _Part("trajectory_lstm", "lstm/lstm/linear", _Kind.LAYER),
+    _Part("gate", "lstm/linear", _Kind.LAYER),
+    _Part("embedding", "lstm/linear_1", _Kind.LAYER),
+    _Part("y_hat", "lstm/linear_2", _Kind.LAYER),
+    _Part("z_hat", "lstm/linear_3", _Kind.LAYER),
+    _Part("pi_hat_blocks", "lstm/sequential_1", _Kind.BLOCKS),
+    _Part("pi_hat", "lstm/linear_4", _Kind.LAYER),
+    _Part("meta_rnn/y_net", _META_RNN + "mlp", _Kind.MLP),
+    _Part("meta_rnn/z_net", _META_RNN + "mlp_1", _Kind.MLP),
+    _Part("meta_rnn/policy_net", _META_RNN + "sequential", _Kind.BLOCKS),
+    _Part("meta_rnn/input", _META_RNN + "mlp_2", _Kind.MLP),
+    _Part("meta_rnn/lstm", _META_RNN + "lstm/linear", _Kind.LAYER),
 )
 _PART_AT = {part.path: part for part in _PARTS}
 
@@ -148,8 +137,9 @@ def unflatten(arrays: Mapping[str, np.ndarray]) -> Eta:
     eta: Eta = {"meta_rnn": {}}
     for part, depth in depths.items():
         layers = tuple(_read_layer(arrays, part, index) for index in range(depth))
-        parent = eta["meta_rnn"] if len(part.path) == 2 else eta
-        parent[part.path[-1]] = layers[0] if part.kind is _Kind.LAYER else layers
+        *parents, key = part.path.split("/")
+        parent = eta["meta_rnn"] if parents else eta
+        parent[key] = layers[0] if part.kind is _Kind.LAYER else layers
     return eta
 
 
@@ -163,28 +153,19 @@ def validate(eta: Mapping[str, Any]) -> None:
     eta = unflatten(arrays)  # which checks the ranks
     for name, array in arrays.items():
         _check_values(name, array)
-    for name, layer in _named_layers(eta):
-        _check_bias(name, layer)
-    for expectation in _expectations(eta):
-        expectation.check()
+    _check_sizes(eta)
 
 
 def describe(eta: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes of a rule: what an agent must match, the width of each net, the parameter count."""
-    meta_rnn = eta["meta_rnn"]
+    meta_rnn, nets = eta["meta_rnn"], ("y_net", "z_net", "policy_net")
     return {
         "prediction_size": _columns(eta["y_hat"]),
         "trajectory_lstm": _columns(eta["trajectory_lstm"]) // 4,
-        "y_net": _widths(eta["y_net"]),
-        "z_net": _widths(eta["z_net"]),
-        "policy_net": _widths(eta["policy_net"]),
-        "pi_hat_blocks": _widths(eta["pi_hat_blocks"]),
+        **{net: _widths(eta[net]) for net in (*nets, "pi_hat_blocks")},
         "meta_rnn": {
             "lstm": _columns(meta_rnn["lstm"]) // 4,
-            "input": _widths(meta_rnn["input"]),
-            "y_net": _widths(meta_rnn["y_net"]),
-            "z_net": _widths(meta_rnn["z_net"]),
-            "policy_net": _widths(meta_rnn["policy_net"]),
+            **{net: _widths(meta_rnn[net]) for net in ("input", *nets)},
         },
         "parameters": sum(array.size for array in flatten(eta).values()),
     }
@@ -203,13 +184,11 @@ def load(path: str | os.PathLike[str]) -> RuleFile:
         UserError: the file is absent, damaged, or not a rule; the message says in what way.
     """
     path = Path(path)
-    with _naming(path):
-        content = _read_file(path)
-        arrays = _unpack(content)
-        metadata = _decode_metadata(arrays.pop(_METADATA, None))
-        eta = unflatten(arrays)
+    archive = npz.read(path)
+    with naming(path):
+        eta = unflatten(archive.arrays)
         validate(eta)
-    return RuleFile(eta, metadata, hashlib.sha256(content).hexdigest(), path)
+    return RuleFile(eta, archive.metadata, archive.sha256, path)
 
 
 def save(
@@ -227,34 +206,9 @@ def save(
     Raises:
         UserError: the rule is not valid, the metadata is not JSON, or the file cannot be written.
     """
-    path = Path(path)
-    with _naming(path):
+    with naming(path):
         validate(eta)
-        arrays = flatten(eta)
-        if metadata:
-            arrays[_METADATA] = _encode_metadata(metadata)
-    write_atomically(path, _pack(arrays))
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Puts a whole file in place at once: readers see the old one or the new one.
-
-    Raises:
-        UserError: the folder is missing or cannot be written to.
-    """
-    # Not `tempfile`: its files are private to the user, and rules are made to be shared.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        try:
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
+    npz.write(path, flatten(eta), metadata)
 
 
 # ---- the tree ----
@@ -262,24 +216,18 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def _layers(eta: Mapping[str, Any], part: _Part) -> Sequence[Layer]:
     node: Any = eta
-    for key in part.path:
+    for key in part.path.split("/"):
         node = node[key]
     return (node,) if part.kind is _Kind.LAYER else node
 
 
-def _named_layers(eta: Mapping[str, Any]) -> Iterator[tuple[str, Layer]]:
-    for part in _PARTS:
-        for index, layer in enumerate(_layers(eta, part)):
-            yield part.layer_name(index), layer
-
-
 def _check_keys(eta: Mapping[str, Any]) -> None:
     """Demands the exact structure: a stray component would be lost without a word."""
-    _check_mapping("eta", eta, {part.path[0] for part in _PARTS})
-    meta_rnn_keys = {part.path[1] for part in _PARTS if len(part.path) == 2}
-    _check_mapping("eta['meta_rnn']", eta["meta_rnn"], meta_rnn_keys)
+    roots, _, inner = zip(*(part.path.partition("/") for part in _PARTS), strict=True)
+    _check_mapping("eta", eta, set(roots))
+    _check_mapping("eta['meta_rnn']", eta["meta_rnn"], {key for key in inner if key})
     for part in _PARTS:
-        where = "eta" + "".join(f"[{key!r}]" for key in part.path)
+        where = "eta" + "".join(f"[{key!r}]" for key in part.path.split("/"))
         layers = _layers(eta, part)
         if not isinstance(layers, Sequence) or not layers:
             raise UserError(f"{where} is {layers!r:.40}; expected a tuple of at least one layer")
@@ -301,13 +249,9 @@ def _check_names(arrays: Mapping[str, Any], depths: Mapping[_Part, int]) -> None
         for index in range(depth)
         for array in ("w", "b")
     }
-    missing = sorted(expected - set(arrays))
-    unexpected = sorted(set(arrays) - expected)
-    problems = []
-    if missing:
-        problems.append(f"missing {_listing(missing)}")
-    if unexpected:
-        problems.append(f"unexpected {_listing(unexpected)}")
+    found = set(arrays)
+    lists = {"missing": expected - found, "unexpected": found - expected}
+    problems = [f"{kind} {_listing(sorted(names))}" for kind, names in lists.items() if names]
     if problems:
         raise UserError(
             f"not a rule: {'; '.join(problems)} (expected the {len(expected)} arrays of the "
@@ -324,51 +268,15 @@ def _listing(names: Sequence[str], limit: int = 3) -> str:
 def _read_layer(arrays: Mapping[str, np.ndarray], part: _Part, index: int) -> Layer:
     name = part.layer_name(index)
     kernel, bias = arrays[f"{name}/w"], arrays[f"{name}/b"]
-    if part.kind is _Kind.BLOCKS:
-        _check_rank(f"{name}/w", kernel, 3, "[1, inputs, outputs]")
-        if kernel.shape[0] != 1:
-            raise UserError(
-                f"array '{name}/w' has shape {list(kernel.shape)}; expected [1, inputs, outputs]"
-            )
-        kernel = kernel[0]
-    else:
-        _check_rank(f"{name}/w", kernel, 2, "[inputs, outputs]")
-    _check_rank(f"{name}/b", bias, 1, "[outputs]")
-    return {"w": kernel, "b": bias}
-
-
-def _check_rank(name: str, array: np.ndarray, rank: int, shape: str) -> None:
-    if array.ndim != rank:
+    is_block = part.kind is _Kind.BLOCKS
+    if kernel.ndim != 2 + is_block or (is_block and len(kernel) != 1):
+        expected = "rank 3, [1, inputs, outputs]" if is_block else "rank 2, [inputs, outputs]"
+        raise UserError(f"array '{name}/w' has shape {list(kernel.shape)}; expected {expected}")
+    if bias.ndim != 1:
         raise UserError(
-            f"array '{name}' has shape {list(array.shape)}, rank {array.ndim}; "
-            f"expected rank {rank}, {shape}"
+            f"array '{name}/b' has shape {list(bias.shape)}; expected rank 1, [outputs]"
         )
-
-
-# ---- the sizes ----
-
-
-class _Expectation(NamedTuple):
-    """The size that the rest of a rule demands of one layer; None: any number of columns."""
-
-    name: str
-    layer: Layer
-    rows: int
-    why_rows: str
-    columns: int | None = None
-    why_columns: str = ""
-
-    def check(self) -> None:
-        rows, columns = self.layer["w"].shape
-        if rows != self.rows:
-            raise UserError(
-                f"array '{self.name}/w' takes {rows} inputs; expected {self.rows}: {self.why_rows}"
-            )
-        if self.columns is not None and columns != self.columns:
-            raise UserError(
-                f"array '{self.name}/w' yields {columns} outputs; expected {self.columns}: "
-                f"{self.why_columns}"
-            )
+    return {"w": kernel[0] if is_block else kernel, "b": bias}
 
 
 def _check_values(name: str, array: np.ndarray) -> None:
@@ -385,125 +293,98 @@ def _check_values(name: str, array: np.ndarray) -> None:
         )
 
 
-def _check_bias(name: str, layer: Layer) -> None:
-    columns = _columns(layer)
-    if layer["b"].shape != (columns,):
+# ---- the sizes ----
+
+
+class _Size(NamedTuple):
+    """The number of inputs or outputs that the rest of a rule demands of a part."""
+
+    size: int
+    why: str
+
+
+def _check_sizes(eta: Mapping[str, Any]) -> None:
+    """Follows the numbers through the rule, from the agent's outputs to the targets."""
+    trajectory, meta = _lstm_width(eta, "trajectory_lstm"), _lstm_width(eta, "meta_rnn/lstm")
+    hidden = _Size(trajectory, f"the trajectory LSTM's width is {trajectory}")
+    meta_hidden = _Size(meta, f"the meta-RNN's LSTM width is {meta}")
+
+    predictions, features = _check_feature_nets(eta, "")
+    inputs = _Size(features + trajectory, f"{features} features + {trajectory} hidden")
+    _check_part(eta, "trajectory_lstm", inputs)
+    _check_part(eta, "gate", meta_hidden, hidden)
+    _check_part(eta, "embedding", hidden, _Size(1, "one number for each step"))
+    _check_part(eta, "y_hat", hidden)
+    _check_part(eta, "z_hat", hidden, predictions)
+    channels = _columns(eta["policy_net"][-1])
+    why = f"{trajectory} of the trajectory LSTM + {channels} of policy_net"
+    _check_part(eta, "pi_hat_blocks", _Size(trajectory + channels, why))
+    width = _columns(eta["pi_hat_blocks"][-1])
+    blocks = _Size(width, f"the last pi_hat block yields {width}")
+    _check_part(eta, "pi_hat", blocks, _Size(1, "one logit per action"))
+
+    _, features = _check_feature_nets(eta, "meta_rnn/")
+    width = _columns(eta["meta_rnn"]["y_net"][-1])
+    why = f"{features} features + 1 embedding + {width} of its y_net"
+    _check_part(eta, "meta_rnn/input", _Size(features + 1 + width, why))
+    width = _columns(eta["meta_rnn"]["input"][-1])
+    _check_part(eta, "meta_rnn/lstm", _Size(width + meta, f"{width} inputs + {meta} hidden"))
+
+
+def _check_feature_nets(eta: Mapping[str, Any], prefix: str) -> tuple[_Size, int]:
+    """Checks the nets that read an agent's outputs; the meta-RNN has its own set.
+
+    Returns:
+        the size of a prediction; the number of features of a step that the nets give.
+    """
+    width = _columns(eta["y_hat"])
+    predictions = _Size(width, f"y_hat yields {width}")
+    _check_part(eta, f"{prefix}y_net", predictions)
+    _check_part(eta, f"{prefix}z_net", predictions)
+    y_width, z_width, channels = (
+        _columns(_layers(eta, _PART_AT[prefix + net])[-1])
+        for net in ("y_net", "z_net", "policy_net")
+    )
+    # Of each action: three policies, three values, whether it was taken, z and the target's z.
+    why = f"7 numbers + z_net of two predictions, {z_width} each"
+    _check_part(eta, f"{prefix}policy_net", _Size(7 + 2 * z_width, why))
+    # 9 scalars, 4 embeddings of y, 10 of z, 2 of the policy.
+    return predictions, 9 + 4 * y_width + 10 * z_width + 2 * channels
+
+
+def _check_part(
+    eta: Mapping[str, Any], path: str, inputs: _Size, outputs: _Size | None = None
+) -> None:
+    """Checks layers that feed each other, from the given inputs to any or the given outputs."""
+    part = _PART_AT[path]
+    for index, layer in enumerate(_layers(eta, part)):
+        name = f"{part.layer_name(index)}/w"
+        rows, columns = layer["w"].shape
+        if part.kind is _Kind.BLOCKS:
+            why = f"twice {inputs.size}, each action beside the mean ({inputs.why})"
+            inputs = _Size(2 * inputs.size, why)
+        if rows != inputs.size:
+            raise UserError(
+                f"array '{name}' takes {rows} inputs; expected {inputs.size}: {inputs.why}"
+            )
+        if layer["b"].shape != (columns,):
+            raise UserError(
+                f"array '{part.layer_name(index)}/b' has shape {list(layer['b'].shape)}; "
+                f"expected [{columns}], one number for each output of '{name}'"
+            )
+        inputs = _Size(columns, f"'{name}' yields {columns}")
+    if outputs is not None and columns != outputs.size:
         raise UserError(
-            f"array '{name}/b' has shape {list(layer['b'].shape)}; "
-            f"expected [{columns}], one number for each output of '{name}/w'"
+            f"array '{name}' yields {columns} outputs; expected {outputs.size}: {outputs.why}"
         )
 
 
-def _expectations(eta: Mapping[str, Any]) -> Iterator[_Expectation]:
-    hidden = _lstm_width(("trajectory_lstm",), eta["trajectory_lstm"])
-    meta_hidden = _lstm_width(("meta_rnn", "lstm"), eta["meta_rnn"]["lstm"])
-    predictions = _columns(eta["y_hat"])
-    channels = _columns(eta["policy_net"][-1])
-    from_trajectory = f"the trajectory LSTM's width is {hidden}"
-
-    yield from _expect_feature_nets(eta, ())
-    yield _expect(
-        eta,
-        ("trajectory_lstm",),
-        _num_features(eta) + hidden,
-        f"{_num_features(eta)} features + {hidden} hidden",
-    )
-    yield _expect(
-        eta,
-        ("gate",),
-        meta_hidden,
-        f"the meta-RNN's LSTM width is {meta_hidden}",
-        hidden,
-        from_trajectory,
-    )
-    yield _expect(eta, ("embedding",), hidden, from_trajectory, 1, "one number for each step")
-    yield _expect(eta, ("y_hat",), hidden, from_trajectory)
-    yield _expect(
-        eta, ("z_hat",), hidden, from_trajectory, predictions, f"y_hat yields {predictions}"
-    )
-    yield from _expect_chain(
-        eta,
-        ("pi_hat_blocks",),
-        hidden + channels,
-        f"{hidden} of the trajectory LSTM + {channels} of policy_net",
-    )
-    width = _columns(eta["pi_hat_blocks"][-1])
-    yield _expect(
-        eta, ("pi_hat",), width, f"the last pi_hat block yields {width}", 1, "one logit per action"
-    )
-    yield from _expect_meta_rnn(eta, meta_hidden)
-
-
-def _expect_meta_rnn(eta: Mapping[str, Any], hidden: int) -> Iterator[_Expectation]:
-    meta_rnn = eta["meta_rnn"]
-    yield from _expect_feature_nets(eta, ("meta_rnn",))
-    features, y_width = _num_features(meta_rnn), _columns(meta_rnn["y_net"][-1])
-    yield from _expect_chain(
-        eta,
-        ("meta_rnn", "input"),
-        features + 1 + y_width,
-        f"{features} features + 1 embedding + {y_width} of its y_net",
-    )
-    width = _columns(meta_rnn["input"][-1])
-    yield _expect(eta, ("meta_rnn", "lstm"), width + hidden, f"{width} inputs + {hidden} hidden")
-
-
-def _expect_feature_nets(
-    eta: Mapping[str, Any], path: tuple[()] | tuple[str]
-) -> Iterator[_Expectation]:
-    """What the nets that read an agent's outputs must fit; the meta-RNN has its own set."""
-    predictions = _columns(eta["y_hat"])
-    for net in ("y_net", "z_net"):
-        yield from _expect_chain(eta, (*path, net), predictions, f"y_hat yields {predictions}")
-    z_width = _columns(_layers(eta, _PART_AT[*path, "z_net"])[-1])
-    # Of each action: three policies, three values, whether it was taken, z and the target's z.
-    why = f"7 numbers + z_net of two predictions, {z_width} each"
-    yield from _expect_chain(eta, (*path, "policy_net"), 7 + 2 * z_width, why)
-
-
-def _expect_chain(
-    eta: Mapping[str, Any], path: tuple[str, ...], inputs: int, why: str
-) -> Iterator[_Expectation]:
-    """Layers that feed each other, from the given number of inputs on."""
+def _lstm_width(eta: Mapping[str, Any], path: str) -> int:
     part = _PART_AT[path]
-    layers = _layers(eta, part)
-    for index, layer in enumerate(layers):
-        if index:
-            inputs = _columns(layers[index - 1])
-            why = f"'{part.layer_name(index - 1)}/w' yields {inputs}"
-        if part.kind is _Kind.BLOCKS:
-            why_rows = f"twice {inputs}, each action beside the mean ({why})"
-            yield _Expectation(part.layer_name(index), layer, 2 * inputs, why_rows)
-        else:
-            yield _Expectation(part.layer_name(index), layer, inputs, why)
-
-
-def _expect(
-    eta: Mapping[str, Any],
-    path: tuple[str, ...],
-    rows: int,
-    why_rows: str,
-    columns: int | None = None,
-    why_columns: str = "",
-) -> _Expectation:
-    part = _PART_AT[path]
-    (layer,) = _layers(eta, part)
-    return _Expectation(part.layer_name(0), layer, rows, why_rows, columns, why_columns)
-
-
-def _num_features(nets: Mapping[str, Any]) -> int:
-    """Features of one step: 9 scalars, 4 embeddings of y, 10 of z, 2 of the policy."""
-    y_width, z_width, channels = (
-        _columns(nets[net][-1]) for net in ("y_net", "z_net", "policy_net")
-    )
-    return 9 + 4 * y_width + 10 * z_width + 2 * channels
-
-
-def _lstm_width(path: tuple[str, ...], layer: Layer) -> int:
-    columns = _columns(layer)
+    columns = _columns(_layers(eta, part)[0])
     if columns % 4:
         raise UserError(
-            f"array '{_PART_AT[path].layer_name(0)}/w' yields {columns} outputs; "
+            f"array '{part.layer_name(0)}/w' yields {columns} outputs; "
             f"expected a multiple of 4, for the four gates of an LSTM"
         )
     return columns // 4
@@ -515,129 +396,3 @@ def _columns(layer: Layer) -> int:
 
 def _widths(layers: Sequence[Layer]) -> list[int]:
     return [_columns(layer) for layer in layers]
-
-
-# ---- the file ----
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Says of which file an error speaks."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-
-
-def _read_file(path: Path) -> bytes:
-    try:
-        if path.is_dir():
-            raise UserError("is a folder; expected an npz file")
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise UserError(f"has {size:,} bytes; a rule has at most {_MAX_BYTES:,}")
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise UserError("there is no such file") from error
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror or error}") from error
-
-
-def _unpack(content: bytes) -> dict[str, np.ndarray]:
-    if not content.startswith(b"PK"):
-        raise UserError("is not an npz file (it does not start as a zip archive)")
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            _check_members(archive.infolist())
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            return {name: _decode_array(name, archive.read(members[name])) for name in members}
-    except UserError:
-        raise
-    except _DAMAGE as error:
-        raise UserError(f"is damaged or cut short: {str(error) or type(error).__name__}") from error
-
-
-def _check_members(members: Sequence[zipfile.ZipInfo]) -> None:
-    """Refuses an archive before anything of it is unpacked."""
-    names = [info.filename for info in members]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise UserError(f"holds {_listing(repeated)} more than once")
-    for info in members:
-        if not info.filename.endswith(".npy"):
-            raise UserError(f"holds {info.filename!r}; expected only npy arrays")
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise UserError(f"array {info.filename!r} is compressed in a way that npz never is")
-    unpacked = sum(info.file_size for info in members)
-    if unpacked > _MAX_BYTES:
-        largest = max(members, key=lambda info: info.file_size)
-        raise UserError(
-            f"would unpack to {unpacked:,} bytes ({largest.filename!r} alone to "
-            f"{largest.file_size:,}); a rule has at most {_MAX_BYTES:,}"
-        )
-
-
-def _decode_array(name: str, content: bytes) -> np.ndarray:
-    """An array from npy bytes, read so that no header can make us unpickle or over-allocate."""
-    stream = io.BytesIO(content)
-    try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
-        elif version == (2, 0):
-            shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(stream)
-        else:
-            raise UserError(f"array '{name}' is in npy version {version}; expected 1.0 or 2.0")
-    except UserError:
-        raise
-    except (ValueError, SyntaxError, TypeError) as error:
-        raise UserError(f"array '{name}' has no readable npy header: {error}") from error
-    if dtype.hasobject:
-        raise UserError(f"array '{name}' holds pickled objects, which are never loaded")
-    expected = math.prod(shape) * dtype.itemsize
-    if len(content) - stream.tell() != expected:
-        raise UserError(
-            f"array '{name}' of shape {list(shape)} has {len(content) - stream.tell():,} bytes "
-            f"of data; expected {expected:,}"
-        )
-    values = np.frombuffer(content, dtype, count=math.prod(shape), offset=stream.tell())
-    return values.reshape(shape, order="F" if fortran_order else "C").copy()
-
-
-def _pack(arrays: Mapping[str, np.ndarray]) -> bytes:
-    buffer = io.BytesIO()
-    # Stored, not deflated: float weights hardly shrink, and zlib's output varies by version.
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            content = io.BytesIO()
-            np.lib.format.write_array(content, np.ascontiguousarray(array), allow_pickle=False)
-            info = zipfile.ZipInfo(f"{name}.npy", _ZIP_EPOCH)
-            info.create_system = 3  # else it tells the operating system
-            info.external_attr = 0o644 << 16
-            archive.writestr(info, content.getvalue())
-    return buffer.getvalue()
-
-
-def _encode_metadata(metadata: Mapping[str, Any]) -> np.ndarray:
-    try:
-        text = json.dumps(dict(metadata), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"metadata cannot be written as JSON: {error}") from error
-    return np.frombuffer(text.encode(), np.uint8)
-
-
-def _decode_metadata(array: np.ndarray | None) -> dict[str, Any]:
-    if array is None:
-        return {}
-    if array.dtype != np.uint8 or array.ndim != 1:
-        raise UserError(
-            f"array '{_METADATA}' is {array.dtype} of rank {array.ndim}; "
-            f"expected uint8 of rank 1, the bytes of a JSON text"
-        )
-    try:
-        metadata = json.loads(array.tobytes().decode())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"array '{_METADATA}' is not JSON: {error}") from error
-    if not isinstance(metadata, dict):
-        raise UserError(f"array '{_METADATA}' is not a JSON object but {metadata!r:.40}")
-    return metadata

@@ -1,0 +1,1 @@
+"""Discovery: meta-training a rule over a population of agents."""
