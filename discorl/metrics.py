@@ -98,17 +98,18 @@ class TensorBoard:
         self._purge_step: int | None = None
         self._writers: dict[str, Any] = {}  # by sub-folder
 
-    def append(self, rows: Sequence[Row]) -> None:
-        """Adds the numbers of rows, those of a seed in a folder of its own."""
+    def append(self, rows: Sequence[Row], table: str = "") -> None:
+        """Adds the numbers of rows, those of a seed or an agent in a folder of its own."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
         for row in rows:
-            folder = f"seed_{int(row['seed'])}" if "seed" in row else ""
+            whose = [f"{name}_{int(row[name])}" for name in ("seed", "agent") if name in row]
+            folder = "/".join([*filter(None, [table]), *whose])
             values = [
                 Summary.Value(tag=name, simple_value=float(value))
                 for name, value in row.items()
-                if name not in ("update", "seed") and not math.isnan(value)
+                if name not in ("update", "seed", "agent") and not math.isnan(value)
             ]
             event = Event(wall_time=time.time(), step=int(row["update"]))
             event.summary.CopyFrom(Summary(value=values))

@@ -48,7 +48,7 @@ def scale_by_adam(
         def step(m: Array, n: Array) -> Array:
             debias1 = 1 - jnp.asarray(decay1, m.dtype) ** steps
             debias2 = 1 - jnp.asarray(decay2, m.dtype) ** steps
-            return (m / debias1) / (jnp.sqrt(n / debias2) + epsilon)
+            return (m / debias1) / (jnp.sqrt(jax.lax.stop_gradient(n) / debias2) + epsilon)
 
         return jax.tree.map(step, mu, nu), AdamState(steps, mu, nu)
 

@@ -47,7 +47,6 @@ class Run:
         self.kind: str = described["kind"]
         self.config: dict[str, Any] = described["config"]
         self._lock = lock  # None: open for reading only
-        self._metrics = MetricsFile(path / "metrics.csv")
         self._tensorboard = TensorBoard(path / "tensorboard")
 
     @classmethod
@@ -113,18 +112,19 @@ class Run:
             _release_lock(lock)
             raise
 
-    def log(self, rows: Sequence[Row]) -> None:
-        """Appends rows to the metrics and to TensorBoard.
+    def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
+        """Appends rows to a table and to TensorBoard.
 
         Args:
-            rows: numbers by column. Every row of a run has the columns of the first one, among
-                them "update"; NaN says that there is nothing to report. Rows of several seeds have
-                a column "seed", and go to one TensorBoard folder per seed.
+            rows: numbers by column. Every row of a table has the columns of the first one, among
+                them "update"; NaN says that there is nothing to report. Rows with a column "seed"
+                or "agent" go to one TensorBoard folder for each.
+            table: name of the table, kept in `TABLE.csv`.
         """
         self._check_writable()
-        with _full_disk_reported(self.path, "the last rows of metrics.csv are missing"):
-            self._metrics.append(rows)
-            self._tensorboard.append(rows)
+        with _full_disk_reported(self.path, f"the last rows of {table}.csv are missing"):
+            self._table(table).append(rows)
+            self._tensorboard.append(rows, "" if table == "metrics" else table)
 
     def save(self, update: int, state: PyTree, *, keep: int = 2) -> None:
         """Writes a checkpoint, then deletes the ones it makes superfluous.
@@ -145,7 +145,8 @@ class Run:
         )
         with _full_disk_reported(self.path, f"this checkpoint was not written; {previous}"):
             # First, so that a checkpoint never covers updates whose metrics a power cut could take.
-            self._metrics.sync()
+            for table in self._tables():
+                self._table(table).sync()
             self._tensorboard.flush()
             checkpoints.save(self._checkpoint(update), state)
         for superfluous in self.checkpoint_updates()[:-keep]:
@@ -182,9 +183,15 @@ class Run:
         self._go_back_to(None)
         return None
 
-    def metrics(self) -> dict[str, np.ndarray]:
-        """All logged rows as columns, int64 where every value is whole, else float64."""
-        return self._metrics.columns()
+    def metrics(self, table: str = "metrics") -> dict[str, np.ndarray]:
+        """All rows of a table as columns, int64 where every value is whole, else float64."""
+        return self._table(table).columns()
+
+    def _tables(self) -> list[str]:
+        return sorted(path.stem for path in self.path.glob("*.csv"))
+
+    def _table(self, name: str) -> MetricsFile:
+        return MetricsFile(self.path / f"{name}.csv")
 
     def checkpoint_updates(self) -> list[int]:
         """The updates that have a checkpoint, in order."""
@@ -224,7 +231,8 @@ class Run:
                 damaged = self._checkpoint(later)
                 damaged.replace(damaged.with_name(damaged.name + ".damaged"))
         with _full_disk_reported(self.path, "nothing was changed"):
-            self._metrics.cut(update)
+            for table in self._tables():
+                self._table(table).cut(update)
         self._tensorboard.restart(0 if update is None else update + 1)
 
 

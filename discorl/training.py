@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import acting, compilation, envs, plots, replay, rules
-from discorl.acting import ActorState
+from discorl.acting import ActorState, EpisodeStatistics
 from discorl.config import Config, configure
 from discorl.envs import Environment
 from discorl.files import write_atomically
@@ -26,7 +26,7 @@ from discorl.optimisation import Optimisation
 from discorl.progress import Progress
 from discorl.replay import ReplayState
 from discorl.runs import Run
-from discorl.types import Array, Key, Metrics, OutputSpec, Params, PyTree, UserError
+from discorl.types import Array, Key, Metrics, OutputSpec, Params, PyTree, Trajectory, UserError
 
 NetworkFactory = Callable[[OutputSpec, PyTree], Network]
 
@@ -62,36 +62,49 @@ class Trainer:
         actor = acting.init(self.environment, actor_key, self.config.environments)
         buffer = None
         if self.config.replayed:
-            rollout = jax.eval_shape(self._act, learner.params, actor, key)[1]
+            rollout = jax.eval_shape(self.act, learner.params, actor, key)[1]
             buffer = replay.init(rollout, self.config.replay)
         return TrainState(learner, actor, buffer, key, jnp.zeros((), jnp.int32))
 
-    def _act(self, params: Params, actor: ActorState, key: Key) -> tuple:
+    def act(
+        self, params: Params, actor: ActorState, key: Key
+    ) -> tuple[ActorState, Trajectory, EpisodeStatistics]:
+        """Acts for one rollout, [T, E]."""
+
         def policy(observation: PyTree) -> Array:
             return self.learner.policy(params, observation)
 
         return acting.rollout(self.environment, policy, actor, key, self.config.unroll)
 
-    def update(self, state: TrainState, eta: Params) -> tuple[TrainState, Metrics]:
-        """Acts for one rollout, then learns from a batch."""
+    def collect(self, state: TrainState) -> tuple[TrainState, Trajectory, Metrics]:
+        """Acts for one rollout and makes a batch to learn from.
+
+        Returns:
+            the new state; the batch, [T, B]; what became of the episodes.
+        """
         key, act_key, replay_key = jax.random.split(state.key, 3)
-        actor, fresh, episodes = self._act(state.learner.params, state.actor, act_key)
+        actor, fresh, episodes = self.act(state.learner.params, state.actor, act_key)
         buffer, batch = state.replay, fresh
         if buffer is not None:
             buffer = replay.add(buffer, fresh)
             batch = replay.mix(buffer, fresh, replay_key, self.config.batch, self.config.replayed)
         elif self.config.batch < self.config.environments:
             batch = jax.tree.map(lambda x: x[:, : self.config.batch], fresh)
-        learner, metrics = self.learner.update(state.learner, eta, batch)
         steps = state.steps + episodes.steps
-        metrics |= {
+        metrics = {
             "steps": steps,
             "episodes": episodes.count,
             # NaN where no episode ended: there is nothing to report.
             "return": episodes.return_sum / episodes.count,
             "episode_length": episodes.length_sum / episodes.count,
         }
-        return TrainState(learner, actor, buffer, key, steps), metrics
+        return TrainState(state.learner, actor, buffer, key, steps), batch, metrics
+
+    def update(self, state: TrainState, eta: Params) -> tuple[TrainState, Metrics]:
+        """Collects a batch and learns from it."""
+        state, batch, episodes = self.collect(state)
+        learner, metrics = self.learner.update(state.learner, eta, batch)
+        return dataclasses.replace(state, learner=learner), metrics | episodes
 
     def run(self, state: TrainState, eta: Params, count: Array) -> tuple[TrainState, Metrics]:
         """Makes `count` updates.

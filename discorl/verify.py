@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import returns, rules
-from discorl.discovery.meta_gradient import Agent, MetaGradient
+from discorl.discovery.meta_gradient import MetaGradient
 from discorl.discovery.meta_value import MetaValue
 from discorl.learning import Learner, LearnerState
 from discorl.networks import standard
@@ -291,10 +291,13 @@ def _check_meta_gradient(case: _Case, eta: Params, errors: _Errors) -> None:
     meta_value = MetaValue(
         _shapes(batches[0].observation), discount=0.99, lambda_=0.96, learning_rate=1e-3
     )
-    agent = Agent(fresh_state(learner, params, case.dtype), meta_value.init_from(value_params))
-    window = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
-    meta_gradient = MetaGradient(learner, meta_value)
-    gradient, agent, metrics = jax.jit(meta_gradient.__call__)(eta, agent, window, validation)
+    gradient, state, value_state, metrics = jax.jit(MetaGradient(learner, meta_value).__call__)(
+        eta,
+        fresh_state(learner, params, case.dtype),
+        meta_value.init_from(value_params),
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches),
+        validation,
+    )
     computed = weights.flatten(jax.tree.map(np.asarray, gradient))
     for name, value in weights.flatten(weights.unflatten(case.flat("meta_grads/"))).items():
         errors.add(f"gradient of {name}", computed[name], value)
@@ -308,7 +311,7 @@ def _check_meta_gradient(case: _Case, eta: Params, errors: _Errors) -> None:
         "val_importance_weight": metrics["meta/importance_ratio"],
         "value": metrics["meta/value"],
     }
-    final = {"params": agent.learner.params, "value_params": agent.meta_value.params}
+    final = {"params": state.params, "value_params": value_state.params}
     for prefix, tree in (("meta_log/", log), ("final/", final)):
         for name, value in case.expected(prefix).items():
             errors.add(name, tree[name], value)

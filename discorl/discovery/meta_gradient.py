@@ -6,14 +6,15 @@ Data are given; acting is not part of what is differentiated.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from discorl import returns
 from discorl.discovery.meta_value import MetaValue, MetaValueState
-from discorl.learning import Learner, LearnerState
-from discorl.types import Array, Metrics, Outputs, Params, Trajectory
+from discorl.learning import Details, Learner, LearnerState
+from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,108 +29,174 @@ class MetaLoss:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Agent:
-    """One member of a population, as far as learning goes."""
+class Update:
+    """One update of a window, as it is recorded to be differentiated later."""
 
-    learner: LearnerState
-    meta_value: MetaValueState
+    learner: LearnerState  # before the update
+    batch: Trajectory  # [T, B]
 
 
 @dataclasses.dataclass(frozen=True)
 class MetaGradient:
-    """Binds a learner, its meta-value function and the meta-loss."""
+    """Binds a learner, its meta-value function and the meta-loss into pure functions.
+
+    The updates of a window are made once, while data are collected, and recorded. The backward
+    pass then takes them one by one from the last to the first: it computes an update again and
+    pulls the gradient back through it. So memory grows with the number of updates only by the
+    recorded states.
+    """
 
     learner: Learner
     meta_value: MetaValue
     loss: MetaLoss = MetaLoss()
-    rematerialise: bool = True  # compute each update again in the backward pass, to save memory
 
-    def __call__(
-        self, eta: Params, agent: Agent, window: Trajectory, validation: Trajectory
-    ) -> tuple[Params, Agent, Metrics]:
-        """Differentiates a window of updates.
+    def update(
+        self, learner: LearnerState, meta_value: MetaValueState, eta: Params, batch: Trajectory
+    ) -> tuple[LearnerState, MetaValueState, Metrics]:
+        """One update of the agent, and of its meta-value function on the same batch."""
+        learner, metrics, details = self.learner.update_in_detail(learner, eta, batch)
+        meta_value = self.meta_value.update(meta_value, batch, details.online["logits"][:-1])
+        return learner, meta_value, metrics
+
+    def differentiate(
+        self,
+        eta: Params,
+        window: Update,
+        learner: LearnerState,
+        meta_value: MetaValueState,
+        validation: Trajectory,
+    ) -> tuple[Params, MetaValueState, Metrics]:
+        """Pulls the gradient of the meta-loss back through a recorded window.
 
         Args:
             eta: the rule's parameters.
-            agent: at the start of the window.
-            window: a batch for each update, [N, T, B].
+            window: the updates, every leaf [N, ...].
+            learner: the agent after the last of them.
+            meta_value: the meta-value function after the last of them.
             validation: experience of the updated agent, [T', B'].
 
         Returns:
-            the meta-gradient, shaped like eta; the agent at the end of the window; metrics.
+            the meta-gradient, shaped like eta; the meta-value function with its moments updated;
+            metrics.
         """
-        gradient, (agent, metrics) = jax.grad(self._objective, has_aux=True)(
-            eta, agent, window, validation
-        )
-        return gradient, agent, metrics
+        count = jax.tree.leaves(window)[0].shape[0]
+        cotangent, (meta_value, metrics) = jax.grad(
+            lambda params: self._validation_loss(params, meta_value, validation), has_aux=True
+        )(learner.params)
+        zeros = jax.tree.map(jnp.zeros_like, _floats(learner))
+        after = dataclasses.replace(zeros, params=cotangent)
 
-    def _objective(
-        self, eta: Params, agent: Agent, window: Trajectory, validation: Trajectory
-    ) -> tuple[Array, tuple[Agent, Metrics]]:
-        def update(
-            learner: LearnerState, batch: Trajectory
-        ) -> tuple[LearnerState, tuple[Array, Array, Metrics]]:
-            learner, metrics, details = self.learner.update_in_detail(learner, eta, batch)
-            penalty = self._target_penalty(details.targets, details.target["logits"])
-            return learner, (penalty, details.online["logits"][:-1], metrics)
+        def pull(carry: tuple, update: Update) -> tuple[tuple, Array]:
+            after, gradient = carry
 
-        if self.rematerialise:
-            update = jax.checkpoint(update)
-        learner, (penalties, logits, metrics) = jax.lax.scan(update, agent.learner, window)
-        meta_value = self._learn_values(agent.meta_value, window, logits)
+            def forward(eta: Params, floats: LearnerState) -> tuple[LearnerState, Array]:
+                state = _merge(floats, update.learner)
+                state, _, details = self.learner.update_in_detail(state, eta, update.batch)
+                return _floats(state), self._target_penalty(details, update.batch)
 
-        outputs, _ = self.learner.outputs(learner.params, validation)
-        estimates, adv, meta_value = self.meta_value.estimate(
-            meta_value, validation, outputs["logits"][:-1]
-        )
-        adv = jax.lax.stop_gradient(adv)
-        parts = self._validation_loss(outputs, validation, adv)
-        regularisation = parts.pop("regularisation") + jnp.mean(penalties)
-        meta_loss = parts["policy_gradient"] + regularisation
-        metrics = jax.tree.map(jnp.mean, metrics) | {
-            "meta/loss": meta_loss,
+            (_, penalty), pullback = jax.vjp(forward, eta, _floats(update.learner))
+            share = jnp.ones_like(penalty) / count
+            eta_gradient, before = pullback((after, share))
+            return (before, jax.tree.map(jnp.add, gradient, eta_gradient)), penalty
+
+        start = (after, jax.tree.map(jnp.zeros_like, eta))
+        (_, gradient), penalties = jax.lax.scan(pull, start, window, reverse=True)
+        regularisation = metrics["meta/regularisation"] + jnp.mean(penalties)
+        metrics |= {
             "meta/regularisation": regularisation,
-            "meta/adv": jnp.mean(estimates.adv),
-            "meta/normalised_adv": jnp.mean(adv),
-            "meta/value": jnp.mean(estimates.value),
-            "meta/importance_ratio": jnp.mean(jnp.minimum(1, estimates.rho)),
+            "meta/loss": metrics["meta/policy_gradient"] + regularisation,
         }
-        metrics |= {f"meta/{name}": value for name, value in parts.items()}
-        return meta_loss, (Agent(learner, meta_value), metrics)
+        return gradient, meta_value, metrics
 
-    def _learn_values(
-        self, state: MetaValueState, window: Trajectory, logits: Array
-    ) -> MetaValueState:
-        """Updates the meta-value function on the window; nothing of it is differentiated."""
+    def __call__(
+        self,
+        eta: Params,
+        learner: LearnerState,
+        meta_value: MetaValueState,
+        batches: Trajectory,
+        validation: Trajectory,
+    ) -> tuple[Params, LearnerState, MetaValueState, Metrics]:
+        """Makes the updates of a window on given data, and differentiates them.
 
-        def update(state: MetaValueState, batch: tuple) -> tuple[MetaValueState, None]:
-            return self.meta_value.update(state, *batch), None
+        Args:
+            eta: the rule's parameters.
+            learner: the agent at the start of the window.
+            meta_value: its meta-value function.
+            batches: a batch for each update, [N, T, B].
+            validation: experience of the updated agent, [T', B'].
 
-        data = jax.lax.stop_gradient((window, logits))
-        return jax.lax.scan(update, state, data)[0]
+        Returns:
+            the meta-gradient; the agent and its meta-value function after the window; metrics.
+        """
 
-    def _target_penalty(self, targets: Params, target_logits: Array) -> Array:
+        def step(carry: tuple, batch: Trajectory) -> tuple[tuple, Update]:
+            learner, meta_value = carry
+            record = Update(learner, batch)
+            learner, meta_value, _ = self.update(learner, meta_value, eta, batch)
+            return (learner, meta_value), record
+
+        (learner, meta_value), window = jax.lax.scan(step, (learner, meta_value), batches)
+        gradient, meta_value, metrics = self.differentiate(
+            eta, window, learner, meta_value, validation
+        )
+        return gradient, learner, meta_value, metrics
+
+    def _target_penalty(self, details: Details, batch: Trajectory) -> Array:
         """Keeps targets centred, and pi_hat near the target network's policy."""
-        centres = sum(jnp.square(jnp.mean(logits)) for logits in (targets.pi, targets.y, targets.z))
-        policy = jax.lax.stop_gradient(target_logits[:-1])
-        kl = jnp.mean(returns.categorical_kl(policy, targets.pi))
-        return self.loss.target_mean * centres + self.loss.target_kl * kl
+        targets = details.targets
+        centres = [jnp.square(jnp.mean(x)) for x in (targets.pi, targets.y, targets.z)]
+        policy = jax.lax.stop_gradient(details.target["logits"][:-1])
+        weight = (~batch.filler()).astype(policy.dtype)
+        kl = returns.weighted_mean(returns.categorical_kl(policy, targets.pi), weight)
+        return self.loss.target_mean * sum(centres) + self.loss.target_kl * kl
 
     def _validation_loss(
-        self, outputs: Outputs, validation: Trajectory, adv: Array
-    ) -> dict[str, Array]:
-        """The policy-gradient term, and what is regularised on the validation data."""
+        self, params: Params, meta_value: MetaValueState, validation: Trajectory
+    ) -> tuple[Array, tuple[MetaValueState, Metrics]]:
+        """The meta-loss but for the penalty on targets."""
+        outputs, _ = self.learner.outputs(params, validation)
         logits = outputs["logits"][:-1]
+        estimates, adv, meta_value = jax.lax.stop_gradient(
+            self.meta_value.estimate(meta_value, validation, logits)
+        )
         log_pi = returns.take_action(jax.nn.log_softmax(logits), validation.action)
         weight = (~validation.filler()).astype(logits.dtype)
-        entropy = jnp.mean(returns.entropy(logits))
-        y_entropy = jnp.mean(returns.entropy(outputs["y"]))
-        z_entropy = jnp.mean(returns.entropy(outputs["z"]))
-        return {
-            "policy_gradient": -returns.weighted_mean(log_pi * adv, weight),
-            "regularisation": -self.loss.entropy * entropy
-            - self.loss.prediction_entropy * (y_entropy + z_entropy),
-            "entropy": entropy,
-            "y_entropy": y_entropy,
-            "z_entropy": z_entropy,
+        policy_gradient = -returns.weighted_mean(log_pi * adv, weight)
+        entropies = {
+            "entropy": jnp.mean(returns.entropy(logits)),
+            "y_entropy": jnp.mean(returns.entropy(outputs["y"])),
+            "z_entropy": jnp.mean(returns.entropy(outputs["z"])),
         }
+        regularisation = -self.loss.entropy * entropies["entropy"]
+        regularisation -= self.loss.prediction_entropy * (
+            entropies["y_entropy"] + entropies["z_entropy"]
+        )
+        metrics = entropies | {
+            "policy_gradient": policy_gradient,
+            "regularisation": regularisation,
+            "adv": jnp.mean(estimates.adv),
+            "normalised_adv": jnp.mean(adv),
+            "value": jnp.mean(estimates.value),
+            "importance_ratio": jnp.mean(jnp.minimum(1, estimates.rho)),
+        }
+        named: Outputs = {f"meta/{name}": value for name, value in metrics.items()}
+        return policy_gradient + regularisation, (meta_value, named)
+
+
+def _floats(tree: PyTree) -> PyTree:
+    """The tree with None in place of what has no gradient: counters and keys."""
+
+    def keep(leaf: Any) -> Any:
+        return leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else None
+
+    return jax.tree.map(keep, tree)
+
+
+def _merge(floats: PyTree, tree: PyTree) -> PyTree:
+    """Puts what `_floats` took out back in, from the whole tree."""
+    return jax.tree.map(
+        lambda part, whole: whole if part is None else part,
+        floats,
+        tree,
+        is_leaf=lambda leaf: leaf is None,
+    )
