@@ -1,0 +1,163 @@
+"""An agent of the population: it lives, learns by the current rule, and says how to improve it."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from discorl import acting, envs
+from discorl.acting import ActorState
+from discorl.discovery.config import DiscoverConfig, Group
+from discorl.discovery.meta_gradient import MetaGradient, MetaLoss, Update
+from discorl.discovery.meta_value import MetaValue, MetaValueState
+from discorl.envs import Environment, families
+from discorl.learning import Learner
+from discorl.networks import standard
+from discorl.optimisation import Optimisation
+from discorl.rules import Disco
+from discorl.training import Trainer, TrainState
+from discorl.types import Array, Key, Metrics, Params, PyTree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AgentState:
+    """All that an agent's life depends on."""
+
+    task: PyTree  # parameters of its environment
+    training: TrainState
+    validation: ActorState  # in the environments of the validation data
+    meta_value: MetaValueState
+    key: Key
+    budget: Array  # [] int32, environment steps of this life
+    lives: Array  # [] int32, lives ended so far
+
+
+@dataclasses.dataclass(frozen=True)
+class Tasks:
+    """Where an agent's tasks come from: a family of them, or always the same environment."""
+
+    draw: Callable[[Key], PyTree]
+    environment: Callable[[PyTree], Environment]
+
+    @classmethod
+    def of(cls, text: str) -> "Tasks":
+        """A family by its name; any other environment, or a single member of a family, by its."""
+        name, _, rest = text.partition(":")
+        is_member = "seed=" in rest or "split=" in rest
+        if name in families.REGISTRY and not is_member:
+            family = families.make(text)
+            return cls(lambda key: family.sample(key, "train"), family.environment)
+        fixed = envs.make(text)
+        return cls(lambda key: (), lambda task: fixed)
+
+
+class Agents:
+    """The functions of one group of agents; all are pure, and of one agent: callers vmap them."""
+
+    def __init__(self, group: Group, config: DiscoverConfig, rule: Disco) -> None:
+        self._config = config
+        self._agent = group.config
+        self._tasks = Tasks.of(group.config.env)
+        example = self._tasks.environment(self._tasks.draw(jax.random.key(0)))
+        agent = group.config
+        network = standard(
+            rule.outputs(example.num_actions),
+            example.observation,
+            hidden=agent.hidden,
+            action_lstm=agent.action_lstm,
+            action_hidden=agent.action_hidden,
+        )
+        optimisation = Optimisation(
+            learning_rate=agent.learning_rate, adam_epsilon=agent.adam_epsilon
+        )
+        rule = dataclasses.replace(rule, discount=agent.discount)
+        self.learner = Learner(rule, network, optimisation.optimizer(), example.num_actions)
+        self.meta_value = MetaValue(
+            example.observation,
+            hidden=config.value_hidden,
+            discount=config.value_discount,
+            lambda_=config.value_lambda,
+            learning_rate=config.value_learning_rate,
+        )
+        loss = MetaLoss(
+            entropy=config.entropy_cost,
+            prediction_entropy=config.prediction_entropy_cost,
+            target_mean=config.target_mean_cost,
+            target_kl=config.target_kl_cost,
+        )
+        self.meta_gradient = MetaGradient(self.learner, self.meta_value, loss)
+
+    def _trainer(self, task: PyTree) -> Trainer:
+        return Trainer(self._agent, self._tasks.environment(task), self.learner)
+
+    def begin(self, key: Key, lives: Array) -> AgentState:
+        """A new life: a task, an agent that knows nothing, and a budget of experience."""
+        key, task_key, training_key, validation_key, value_key, budget_key = jax.random.split(
+            key, 6
+        )
+        task = self._tasks.draw(task_key)
+        trainer = self._trainer(task)
+        lengths = jnp.array(self._config.lifetimes, jnp.int32)
+        # A choice with probability proportional to 1 / length.
+        choice = jax.random.categorical(budget_key, -jnp.log(lengths.astype(jnp.float32)))
+        return AgentState(
+            task=task,
+            training=trainer.init(training_key),
+            validation=acting.init(trainer.environment, validation_key, self._config.validation),
+            meta_value=self.meta_value.init(value_key),
+            key=key,
+            budget=lengths[choice],
+            lives=lives,
+        )
+
+    def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
+        """Lives on for a window of updates, and differentiates it.
+
+        Returns:
+            the meta-gradient; the new state; metrics.
+        """
+        trainer = self._trainer(state.task)
+
+        def update(carry: tuple, _: None) -> tuple[tuple, tuple[Update, Metrics]]:
+            training, meta_value = carry
+            training, batch, episodes = trainer.collect(training)
+            record = Update(training.learner, batch)
+            learner, meta_value, metrics = self.meta_gradient.update(
+                training.learner, meta_value, eta, batch
+            )
+            training = dataclasses.replace(training, learner=learner)
+            return (training, meta_value), (record, metrics | episodes)
+
+        (training, meta_value), (window, metrics) = jax.lax.scan(
+            update, (state.training, state.meta_value), length=self._config.window
+        )
+        key, act_key, life_key = jax.random.split(state.key, 3)
+        actor, validation, _ = acting.rollout(
+            trainer.environment,
+            lambda observation: self.learner.policy(training.learner.params, observation),
+            state.validation,
+            act_key,
+            self._config.validation_unroll,
+        )
+        gradient, meta_value, meta_metrics = self.meta_gradient.differentiate(
+            eta, window, training.learner, meta_value, validation
+        )
+        new = AgentState(state.task, training, actor, meta_value, key, state.budget, state.lives)
+        over = training.steps >= state.budget
+        fresh = self.begin(life_key, state.lives + 1)
+        new = jax.tree.map(lambda a, b: jnp.where(over, a, b), fresh, new)
+        return gradient, new, meta_metrics | _average(metrics) | {"lives": new.lives}
+
+
+def _average(metrics: Metrics) -> dict[str, Any]:
+    """Metrics of a window from those of its updates, [N] each."""
+    episodes = metrics["episodes"]
+    total = jnp.sum(episodes)
+    means = {name: jnp.mean(value) for name, value in metrics.items()}
+    for name in ("return", "episode_length"):
+        # NaN where no episode ended, in an update or in all.
+        means[name] = jnp.nansum(metrics[name] * episodes) / total
+    return means | {"episodes": total, "steps": metrics["steps"][-1]}

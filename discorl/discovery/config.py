@@ -1,0 +1,301 @@
+"""The settings of a discovery run, and its presets."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from discorl import specs
+from discorl.config import Config
+from discorl.rules.meta_network import Sizes
+from discorl.types import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class DiscoverConfig:
+    """Settings of a discovery run; a run is a function of them."""
+
+    envs: tuple[str, ...] = ("catch:rows=5,columns=5",)
+    """Environments: families of tasks (`grid:size=5`), of which every life draws a member, or
+    single environments. Settings of an environment's own agents may follow after a semicolon:
+    `grid:size=5;agents=4;hidden=32,32;learning_rate=1e-3`."""
+    preset: str = "demo"
+    """Where the other settings start from."""
+    seed: int = 0
+    """Seed of the run."""
+    agents: int = 2
+    """Agents for each environment."""
+    meta_steps: int = 800
+    """How many steps of the rule to make."""
+    start: str | None = None
+    """Rule to start from, a name or a file; None starts from scratch."""
+    rules_path: str | None = None
+    """Folder or file to look for the starting rule in first."""
+
+    window: int = 20
+    """Agent updates that a meta-gradient goes through."""
+    lifetimes: tuple[int, ...] = (20_000, 50_000, 100_000, 200_000)
+    """Environment steps of a life, each drawn with a probability inverse to its length."""
+    meta_learning_rate: float = 1e-3
+    """Learning rate of the rule."""
+    per_agent_adam: bool = True
+    """Whether each agent's meta-gradient goes through an Adam of its own before the mean."""
+    max_meta_gradient: float = 1e4
+    """Norm beyond which an agent's meta-gradient is dropped, as one that is not finite is."""
+    validation: int = 48
+    """Fresh trajectories on which an updated agent is judged."""
+    validation_unroll: int = 29
+    """Transitions of those."""
+    entropy_cost: float = 0.01
+    """Reward for the policy's entropy on the validation data."""
+    prediction_entropy_cost: float = 0.001
+    """Reward for the entropy of y and z."""
+    target_mean_cost: float = 0.001
+    """Penalty on the squared mean of the targets' logits."""
+    target_kl_cost: float = 0.01
+    """Penalty on the distance of pi_hat from the target network's policy."""
+    value_hidden: tuple[int, ...] = (256, 256)
+    """Widths of the meta-value function's network."""
+    value_learning_rate: float = 3e-4
+    """Learning rate of the meta-value function."""
+    value_discount: float = 0.997
+    """Discount of the meta-value function."""
+    value_lambda: float = 0.95
+    """Decay of its traces."""
+
+    environments: int = 10
+    """Environments that an agent acts in at once."""
+    unroll: int = 29
+    """Transitions of a trajectory."""
+    batch: int = 96
+    """Trajectories in the batch of an agent's update."""
+    replay: int = 1024
+    """Trajectories that an agent's replay keeps."""
+    replay_fraction: float = 0.9
+    """Share of the batch drawn from replay."""
+    learning_rate: float = 3e-4
+    """Learning rate of the agents."""
+    adam_epsilon: float = 1e-8
+    """Epsilon of the agents' Adam."""
+    discount: float = 0.997
+    """Discount of rewards."""
+    hidden: tuple[int, ...] = (512, 512)
+    """Widths of the agents' torso."""
+    action_lstm: int = 128
+    """Width of the agents' action model."""
+    action_hidden: tuple[int, ...] = (128,)
+    """Hidden widths of the action model's heads."""
+
+    prediction_size: int = 600
+    """Size P of the predictions y and z, of a rule from scratch."""
+    bins: int = 601
+    """Bins K of the action value."""
+    trajectory_lstm: int = 256
+    """Width of the meta-network's trajectory LSTM."""
+    meta_lstm: int = 128
+    """Width of the meta-RNN."""
+    net_width: int = 16
+    """Hidden width of the meta-network's small nets."""
+
+    evaluate_every: int = 100
+    """Meta-steps between two evaluations of the rule on fresh agents."""
+    evaluate_on: tuple[str, ...] = ("catch:rows=5,columns=5",)
+    """Environments of the evaluation."""
+    evaluate_seeds: int = 2
+    """Fresh agents for each of them."""
+    evaluate_updates: int = 300
+    """Updates that each of those makes."""
+    checkpoint_every: int = 50
+    """Meta-steps between two checkpoints."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, list):
+                object.__setattr__(self, field.name, tuple(value))
+        counts = ("agents", "meta_steps", "window", "validation", "validation_unroll", "bins")
+        more = ("prediction_size", "trajectory_lstm", "meta_lstm", "net_width", "evaluate_every")
+        for name in (*counts, *more, "evaluate_seeds", "evaluate_updates", "checkpoint_every"):
+            self._require(getattr(self, name) >= 1, name, "at least 1")
+        self._require(self.bins % 2 == 1, "bins", "an odd number")
+        self._require(len(self.envs) > 0, "envs", "at least one environment")
+        self._require(
+            bool(self.lifetimes) and min(self.lifetimes) >= 1, "lifetimes", "steps of at least 1"
+        )
+        for name in ("meta_learning_rate", "max_meta_gradient", "value_learning_rate"):
+            self._require(getattr(self, name) > 0, name, "a positive number")
+
+    def _require(self, holds: bool, name: str, accepted: str) -> None:
+        if not holds:
+            raise UserError(f"{name} is {getattr(self, name)}; expected {accepted}")
+
+    @property
+    def sizes(self) -> Sizes:
+        """Sizes of a rule from scratch."""
+        nets, blocks = (self.net_width, 1), (self.net_width, 2)
+        return Sizes(
+            prediction=self.prediction_size,
+            trajectory_lstm=self.trajectory_lstm,
+            embedding_net=nets,
+            policy_net=blocks,
+            pi_hat_blocks=(self.net_width,),
+            meta_lstm=self.meta_lstm,
+            meta_input=(self.net_width,),
+            meta_embedding_net=nets,
+            meta_policy_net=blocks,
+        )
+
+    def groups(self) -> list["Group"]:
+        """The agents of each environment, with their settings."""
+        return [self._group(text) for text in self.envs]
+
+    def _group(self, text: str) -> "Group":
+        env, *parts = text.split(";")
+        settings: dict[str, Any] = {"agents": self.agents}
+        kinds = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for part in parts:
+            name, _, value = (side.strip() for side in part.partition("="))
+            if name not in _OWN or not value:
+                raise UserError(f"{part!r} in {text!r} is not SETTING=VALUE; {_known(name)}")
+            settings[name] = _read(value, kinds[name], part)
+        agents = settings.pop("agents")
+        shared = {name: getattr(self, name) for name in _OWN if name != "agents"}
+        config = Config(rule="", env=env.strip(), **{**shared, **settings})
+        return Group(config, agents)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings as JSON can hold them; `DiscoverConfig(**...)` reads them back."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Agents of one shape, which run together."""
+
+    config: Config  # how each of them trains
+    count: int
+
+
+# Settings that the agents of an environment may have of their own.
+_OWN = (
+    "agents",
+    "environments",
+    "unroll",
+    "batch",
+    "replay",
+    "replay_fraction",
+    "learning_rate",
+    "adam_epsilon",
+    "discount",
+    "hidden",
+    "action_lstm",
+    "action_hidden",
+)
+
+
+def _known(name: str) -> str:
+    return specs.nearest(name, _OWN)
+
+
+def _read(text: str, like: Any, part: str) -> Any:
+    """Reads a value of the kind of another."""
+    try:
+        if isinstance(like, tuple):
+            return tuple(int(width) for width in text.split(","))
+        return type(like)(text)
+    except ValueError as error:
+        raise UserError(f"{part!r}: expected a value like {like}") from error
+
+
+PRESETS: dict[str, Mapping[str, Any]] = {
+    # The reduced loop that the paper's authors published, with the reward that follows an action
+    # and with validation data of the updated agent.
+    "demo": {
+        "agents": 2,
+        "meta_steps": 800,
+        "window": 2,
+        "lifetimes": (10**9,),
+        "meta_learning_rate": 5e-4,
+        "per_agent_adam": False,
+        "environments": 32,
+        "unroll": 16,
+        "batch": 32,
+        "replay_fraction": 0.0,
+        "validation": 32,
+        "validation_unroll": 32,
+        "learning_rate": 5e-4,
+        "action_lstm": 256,
+        "action_hidden": (256,),
+        "value_hidden": (256, 256),
+        "value_learning_rate": 1e-3,
+        "value_discount": 0.99,
+        "value_lambda": 0.96,
+    },
+    # A compact rule on a distribution of small tasks.
+    "laptop": {
+        "envs": (
+            "bandit",
+            "chain",
+            "cliff",
+            "tabular",
+            "grid:flat=true",
+            "windy_catch",
+        ),
+        "agents": 2,
+        "meta_steps": 2000,
+        "window": 5,
+        "lifetimes": (8_000, 20_000, 40_000),
+        "environments": 8,
+        "unroll": 16,
+        "batch": 16,
+        "replay": 256,
+        "replay_fraction": 0.5,
+        "validation": 16,
+        "validation_unroll": 16,
+        "learning_rate": 1e-3,
+        "hidden": (64, 64),
+        "action_lstm": 32,
+        "action_hidden": (32,),
+        "value_hidden": (64, 64),
+        "value_learning_rate": 1e-3,
+        "prediction_size": 32,
+        "bins": 51,
+        "trajectory_lstm": 64,
+        "meta_lstm": 32,
+        "evaluate_on": (
+            "grid:flat=true,seed=1,split=held_out",
+            "tabular:seed=1,split=held_out",
+            "chain:seed=1,split=held_out",
+            "catch:rows=6,columns=6",
+        ),
+        "evaluate_updates": 200,
+    },
+    # The paper's settings, on the families of this package; its environments come with suites.
+    "paper": {
+        "agents": 4,
+        "envs": ("grid:size=9", "tabular", "chain", "windy_catch", "cliff", "memory"),
+        "meta_steps": 100_000,
+        "lifetimes": (20_000_000, 50_000_000, 100_000_000, 200_000_000),
+        "evaluate_every": 1000,
+        "checkpoint_every": 500,
+    },
+}
+
+
+def configure_discovery(preset: str = "demo", **settings: Any) -> DiscoverConfig:
+    """Puts a discovery run's settings together: the given ones, then the preset's.
+
+    Raises:
+        UserError: a name or a value is not accepted.
+    """
+    if preset not in PRESETS:
+        raise UserError(f"no preset {preset!r}; {specs.nearest(preset, PRESETS)}")
+    fields = [field.name for field in dataclasses.fields(DiscoverConfig)]
+    for name in settings:
+        if name not in fields:
+            raise UserError(f"no setting {name!r}; {specs.nearest(name, fields)}")
+    config = DiscoverConfig(**{"preset": preset, **PRESETS[preset], **settings})
+    config.groups()  # to refuse what they refuse, early
+    if not math.isfinite(config.meta_learning_rate):
+        raise UserError("meta_learning_rate must be finite")
+    return config

@@ -1,0 +1,118 @@
+"""The population: many agents under one rule, and how their meta-gradients move it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from discorl.discovery.agents import Agents, AgentState
+from discorl.discovery.config import DiscoverConfig
+from discorl.optimisation import scale_by_adam
+from discorl.rules import Disco
+from discorl.types import Array, Key, Metrics, Params, PyTree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PopulationState:
+    """All that discovery depends on from one meta-step to the next."""
+
+    eta: Params
+    groups: tuple[AgentState, ...]  # every leaf [agents of the group, ...]
+    optimizers: PyTree  # with one Adam an agent, every leaf [agents, ...]
+    dropped: Array  # [agents] int32, meta-gradients left out so far
+
+
+class Population:
+    """Compiled programs of a population; its methods are pure."""
+
+    def __init__(self, config: DiscoverConfig, rule: Disco) -> None:
+        self.config = config
+        described = config.groups()
+        self.counts = [group.count for group in described]
+        self.groups = [Agents(group, config, rule) for group in described]
+        self._adam = optax.chain(
+            scale_by_adam(), optax.clip(1.0), optax.scale(-config.meta_learning_rate)
+        )
+        self._steps = [
+            jax.jit(jax.vmap(group.meta_step, in_axes=(None, 0)), donate_argnums=1)
+            for group in self.groups
+        ]
+        self._move = jax.jit(self._combine, donate_argnums=(1,))
+
+    def init(self, eta: Params, key: Key) -> PopulationState:
+        """A population of agents at the beginning of their first lives."""
+        states = []
+        for i, (group, count) in enumerate(zip(self.groups, self.counts, strict=True)):
+            keys = jax.random.split(jax.random.fold_in(key, i), count)
+            states.append(jax.jit(jax.vmap(group.begin))(keys, jnp.zeros(count, jnp.int32)))
+        total = sum(self.counts)
+        optimizer = self._adam.init(eta)
+        if self.config.per_agent_adam:
+            optimizer = jax.tree.map(lambda x: jnp.stack([x] * total), optimizer)
+        return PopulationState(eta, tuple(states), optimizer, jnp.zeros(total, jnp.int32))
+
+    def meta_step(self, state: PopulationState) -> tuple[PopulationState, Metrics, Metrics]:
+        """Every agent lives on for a window; then the rule moves.
+
+        Returns:
+            the new state; metrics of the whole; metrics of each agent, [agents].
+        """
+        gradients, groups, metrics = [], [], []
+        for step, agents in zip(self._steps, state.groups, strict=True):
+            gradient, agents, group_metrics = step(state.eta, agents)
+            gradients.append(gradient)
+            groups.append(agents)
+            metrics.append(group_metrics)
+        stacked = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *gradients)
+        eta, optimizers, dropped, whole, norms = self._move(
+            state.eta, state.optimizers, state.dropped, stacked
+        )
+        by_agent = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *metrics)
+        by_agent |= {"meta/gradient_norm": norms, "dropped": dropped}
+        return PopulationState(eta, tuple(groups), optimizers, dropped), whole, by_agent
+
+    def _combine(
+        self, eta: Params, optimizers: PyTree, dropped: Array, gradients: Params
+    ) -> tuple[Params, PyTree, Array, Metrics, Array]:
+        """Moves the rule by the agents' meta-gradients, every leaf [agents, ...].
+
+        A meta-gradient that is not finite, or too large, is left out: it changes neither the rule
+        nor its agent's Adam.
+        """
+        norms = jax.vmap(optax.global_norm)(gradients)
+        kept = jnp.isfinite(norms) & (norms <= self.config.max_meta_gradient)
+
+        def masked(x: Array) -> Array:
+            return jnp.where(kept.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
+
+        gradients = jax.tree.map(masked, gradients)
+        count = jnp.maximum(1, jnp.sum(kept))
+        if self.config.per_agent_adam:
+            updates, moved = jax.vmap(lambda g, o: self._adam.update(g, o))(gradients, optimizers)
+
+            def choose(x: Array, y: Array) -> Array:
+                return jnp.where(kept.reshape(-1, *[1] * (x.ndim - 1)), x, y)
+
+            optimizers = jax.tree.map(choose, moved, optimizers)
+            update = jax.tree.map(lambda u: jnp.sum(masked(u), axis=0) / count, updates)
+        else:
+            mean = jax.tree.map(lambda g: jnp.sum(g, axis=0) / count, gradients)
+            update, optimizers = self._adam.update(mean, optimizers)
+        whole = {
+            "gradient_cosine": _mean_cosine(gradients, jnp.where(kept, norms, 0)),
+            "eta_norm": optax.global_norm(eta),
+            "eta_update_norm": optax.global_norm(update),
+            "kept": jnp.sum(kept),
+        }
+        dropped = dropped + ~kept
+        return optax.apply_updates(eta, update), optimizers, dropped, whole, norms
+
+
+def _mean_cosine(gradients: Params, norms: Array) -> Array:
+    """Mean cosine between the meta-gradients of two agents; NaN if there are not two."""
+    scale = jnp.where(norms > 0, 1 / jnp.where(norms > 0, norms, 1), 0)
+    total = jax.tree.map(lambda g: jnp.tensordot(scale, g, axes=1), gradients)
+    count = jnp.sum(norms > 0)
+    return (optax.global_norm(total) ** 2 - count) / (count * (count - 1))

@@ -1,0 +1,127 @@
+"""Contextual bandits: which arm pays depends on what is seen."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from discorl.envs.base import Step
+from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.types import Array, Key
+
+_BEST = (0.5, 1.0)  # range of the mean reward of a context's best arm
+_OTHERS = (-1.0, 0.4)  # below it, so that which arm is best is never a matter of rounding
+_DEVIATION = (0.0, 0.5)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BanditParameters:
+    """What the arms pay."""
+
+    means: Array  # [contexts, arms] float32
+    deviation: Array  # [] float32, standard deviation of the normal noise on every reward
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BanditState:
+    """The context shown."""
+
+    context: Array  # [] int32
+    time: Array  # [] int32, pulls made
+
+
+@dataclasses.dataclass(frozen=True)
+class Bandit(Family[BanditParameters, BanditState]):
+    """An episode is `pulls` pulls, each in a context drawn afresh; then it terminates.
+
+    The observation is the context, one-hot, followed by `distractors` normal random numbers that
+    mean nothing: [contexts + distractors] float32.
+
+    Every (context, arm) has a mean reward: from 0.5 to 1 for the context's best arm, from -1 to
+    0.4 for the others. The noise's standard deviation is from 0 to 0.5.
+
+    Splits: the indices of the best arms sum to an even number over the contexts in train members
+    and to an odd one in held-out members, so the best arm differs in some context.
+    """
+
+    contexts: int = 4
+    arms: int = 3
+    pulls: int = 1
+    distractors: int = 0
+
+    def __post_init__(self) -> None:
+        require("bandit", 1, contexts=self.contexts, pulls=self.pulls)
+        require("bandit", 2, arms=self.arms)
+        require("bandit", 0, distractors=self.distractors)
+
+    @property
+    def num_actions(self) -> int:
+        """One action per arm."""
+        return self.arms
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """A context and noise: [contexts + distractors] float32."""
+        return jax.ShapeDtypeStruct((self.contexts + self.distractors,), jnp.float32)
+
+    @property
+    def horizon(self) -> int:
+        """The pulls of an episode."""
+        return self.pulls
+
+    def draw(self, key: Key, parity: Array) -> BanditParameters:
+        """Draws best arms, means and the size of the noise."""
+        arm_key, best_key, other_key, deviation_key = jax.random.split(key, 4)
+        best = random_index(arm_key, self.arms, (self.contexts,))
+        first = with_parity(best[0], self.arms, parity + best[1:].sum())
+        is_best = jax.nn.one_hot(best.at[0].set(first), self.arms, dtype=bool)
+        others = jax.random.uniform(other_key, is_best.shape, minval=_OTHERS[0], maxval=_OTHERS[1])
+        bests = jax.random.uniform(best_key, (self.contexts, 1), minval=_BEST[0], maxval=_BEST[1])
+        deviation = jax.random.uniform(deviation_key, (), jnp.float32, *_DEVIATION)
+        return BanditParameters(jnp.where(is_best, bests, others), deviation)
+
+    def held_out(self, parameters: BanditParameters) -> Array:
+        """Whether the best arms sum to an odd number."""
+        return parameters.means.argmax(axis=-1).sum() % 2 == 1
+
+    def reset(self, parameters: BanditParameters, key: Key) -> tuple[BanditState, Array]:
+        """Draws a context."""
+        del parameters
+        return self._present(jnp.int32(0), key)
+
+    def step(
+        self, parameters: BanditParameters, state: BanditState, action: Array, key: Key
+    ) -> tuple[BanditState, Step]:
+        """Pulls an arm and draws the next context."""
+        context_key, noise_key = jax.random.split(key)
+        noise = parameters.deviation * jax.random.normal(noise_key)
+        reward = parameters.means[state.context, action] + noise
+        state, observation = self._present(state.time + 1, context_key)
+        over = state.time >= self.pulls
+        return state, Step(observation, reward, over, jnp.zeros((), bool))
+
+    def _present(self, time: Array, key: Key) -> tuple[BanditState, Array]:
+        """A new context and how it looks."""
+        context_key, distractor_key = jax.random.split(key)
+        context = random_index(context_key, self.contexts)
+        observation = jax.nn.one_hot(context, self.contexts)
+        if self.distractors:
+            noise = jax.random.normal(distractor_key, (self.distractors,))
+            observation = jnp.concatenate([observation, noise])
+        return BanditState(context, time), observation
+
+    def starts(self, parameters: BanditParameters) -> Array:
+        """All contexts are equally likely: [contexts]."""
+        del parameters
+        return jnp.full(self.contexts, 1 / self.contexts)
+
+    def lookahead(self, parameters: BanditParameters, time: Array, values: Array) -> Array:
+        """Mean rewards plus the mean value of a context: [contexts, arms]."""
+        del time
+        return parameters.means + values.mean()
+
+    def situation(self, state: BanditState) -> tuple[Array, ...]:
+        """The context."""
+        return (state.context,)

@@ -1,0 +1,247 @@
+"""The contract of a family: tasks of one shape that differ in numbers only.
+
+A family fixes what must be known when a program is compiled: shapes, the number of actions, the
+longest episode. What makes its members differ is a pytree of arrays, their *parameters*. So one
+compiled program runs any member, and `jax.vmap` runs a different member for every agent:
+
+    family = Grid(size=5)
+    parameters = jax.vmap(lambda key: family.sample(key, "train"))(keys)  # one member per key
+
+    def live(parameters, key):
+        environment = family.environment(parameters)
+        return acting.init(environment, key, num_environments=16)
+
+    actors = jax.vmap(live)(parameters, keys)
+"""
+
+import abc
+import dataclasses
+import functools
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.envs.base import Environment, Step
+from discorl.types import Array, Key, PyTree, UserError
+
+Split = Literal["train", "held_out"]
+Parameters = TypeVar("Parameters")
+State = TypeVar("State")
+
+
+class Reference(NamedTuple):
+    """Expected undiscounted returns per episode: the two ends of a scale."""
+
+    random: Array  # [], of the uniformly random policy
+    optimal: Array  # [], of an optimal policy
+
+    def normalise(self, value: Array) -> Array:
+        """Puts a return on the scale where random play is 0 and optimal play is 1."""
+        return (value - self.random) / (self.optimal - self.random)
+
+
+class Plan(NamedTuple):
+    """A member solved by backward induction; `situations` stands for the axes of its table."""
+
+    action_values: Array  # [horizon, *situations, A], of optimal play from each step on
+    reference: Reference
+
+
+class Family(abc.ABC, Generic[Parameters, State]):
+    """A distribution of tasks. Subclasses are frozen dataclasses whose fields are static sizes.
+
+    All methods are pure, work on one task without a batch, and can be traced, vmapped and jitted
+    in their arrays.
+
+    For exact reference returns, a family also tells its dynamics as a table. A *situation* is all
+    that matters about a state besides the number of steps taken; `starts`, `lookahead` and
+    `situation` define the table, and `solve` does the rest.
+    """
+
+    @property
+    @abc.abstractmethod
+    def num_actions(self) -> int:
+        """Number of actions, A."""
+
+    @property
+    @abc.abstractmethod
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """Shape and dtype of an observation."""
+
+    @property
+    @abc.abstractmethod
+    def horizon(self) -> int:
+        """The most steps that an episode of any member can take."""
+
+    def sample(self, key: Key, split: Split) -> Parameters:
+        """Draws a member. No member of one split is a member of the other.
+
+        Raises:
+            UserError: the split is neither `train` nor `held_out`.
+        """
+        if split not in get_args(Split):
+            raise UserError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}")
+        return self._draw_apart(key, jnp.int32(get_args(Split).index(split)))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _draw_apart(self, key: Key, parity: Array) -> Parameters:
+        # From the same key, the members of the two splits would be near twins.
+        return self.draw(jax.random.fold_in(key, parity), parity)
+
+    @abc.abstractmethod
+    def draw(self, key: Key, parity: Array) -> Parameters:
+        """Draws a member whose mark is even (parity 0, train) or odd (parity 1, held out)."""
+
+    @abc.abstractmethod
+    def held_out(self, parameters: Parameters) -> Array:
+        """Which split a member belongs to, [] bool: a function of what its task is."""
+
+    @abc.abstractmethod
+    def reset(self, parameters: Parameters, key: Key) -> tuple[State, Array]:
+        """Begins an episode of a member; returns its state and first observation."""
+
+    @abc.abstractmethod
+    def step(
+        self, parameters: Parameters, state: State, action: Array, key: Key
+    ) -> tuple[State, Step]:
+        """Takes one action in a member."""
+
+    @abc.abstractmethod
+    def starts(self, parameters: Parameters) -> Array:
+        """Probability of each situation at the start of an episode: [*situations]."""
+
+    @abc.abstractmethod
+    def lookahead(self, parameters: Parameters, time: Array, values: Array) -> Array:
+        """Expected reward plus value of what follows: [*situations, A].
+
+        Args:
+            parameters: the member.
+            time: [] int, steps taken in the episode before this one.
+            values: [*situations], of the situations after this step where the episode goes on.
+        """
+
+    @abc.abstractmethod
+    def situation(self, state: State) -> tuple[Array, ...]:
+        """Where a state stands in the table: an index for each of its axes."""
+
+    def render(self, parameters: Parameters, state: State) -> np.ndarray | None:
+        """A picture of the state, [height, width, 3] uint8; None if it cannot be drawn."""
+        del parameters, state
+        return None
+
+    def environment(self, parameters: Parameters) -> "Member[Parameters, State]":
+        """The member as an environment; its parameters may be traced arrays."""
+        return Member(self, parameters)
+
+    def member(self, seed: int = 0, split: Split = "train") -> "Member[Parameters, State]":
+        """The member that a seed selects."""
+        return self.environment(self.sample(jax.random.key(seed), split))
+
+    def solve(self, parameters: Parameters) -> Plan:
+        """Backward induction over the table, for random and for optimal play.
+
+        Optimal play knows how many steps are left. Where a time limit truncates, a policy that
+        sees observations only can therefore fall slightly short of it.
+        """
+
+        def back(values: tuple[Array, Array], time: Array) -> tuple[tuple[Array, Array], Array]:
+            random, optimal = values
+            choices = self.lookahead(parameters, time, optimal)
+            random = self.lookahead(parameters, time, random).mean(axis=-1)
+            return (random, choices.max(axis=-1)), choices
+
+        starts = self.starts(parameters)
+        zeros = jnp.zeros_like(starts)
+        times = jnp.arange(self.horizon)
+        values, choices = jax.lax.scan(back, (zeros, zeros), times, reverse=True)
+        random, optimal = (jnp.sum(starts * each) for each in values)
+        return Plan(choices, Reference(random, optimal))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def reference(self, parameters: Parameters) -> Reference:
+        """Exact expected returns per episode of random and of optimal play."""
+        return self.solve(parameters).reference
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Member(Environment[State], Generic[Parameters, State]):
+    """One task of a family. A pytree, so that members can be stacked and passed to programs.
+
+    Members compare and hash by identity, for arrays do not hash: a member can also be a static
+    argument of a program.
+    """
+
+    family: Family[Parameters, State] = dataclasses.field(metadata={"static": True})
+    parameters: Parameters
+
+    @property
+    def num_actions(self) -> int:  # type: ignore[override]  # a member never changes it
+        """Number of actions, the same for all members of the family."""
+        return self.family.num_actions
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """Shape and dtype of an observation, the same for all members of the family."""
+        return self.family.observation
+
+    def reset(self, key: Key) -> tuple[State, PyTree]:
+        """Begins an episode; returns its state and first observation."""
+        return self.family.reset(self.parameters, key)
+
+    def step(self, state: State, action: Array, key: Key) -> tuple[State, Step]:
+        """Takes one action."""
+        return self.family.step(self.parameters, state, action, key)
+
+    def render(self, state: State) -> np.ndarray | None:
+        """A picture of the state, [height, width, 3] uint8; None if it cannot be drawn."""
+        return self.family.render(self.parameters, state)
+
+    def reference(self) -> Reference:
+        """Exact expected returns per episode of random and of optimal play."""
+        return self.family.reference(self.parameters)
+
+
+# --- what the families share ----------------------------------------------------------------------
+
+
+def random_index(key: Key, size: Array | int, shape: tuple[int, ...] = ()) -> Array:
+    """Numbers from 0 to size - 1, int32 of the given shape.
+
+    As good as `jax.random.randint` for small sizes, and several times cheaper to compile and to
+    run, which counts where episodes are begun all the time.
+    """
+    number = jnp.floor(jax.random.uniform(key, shape) * size).astype(jnp.int32)
+    return jnp.minimum(number, size - 1)  # the product may round up to the size
+
+
+def random_order(key: Key, size: int) -> Array:
+    """The numbers from 0 to size - 1, shuffled: [size] int32."""
+    return jnp.argsort(jax.random.uniform(key, (size,))).astype(jnp.int32)
+
+
+def with_parity(number: Array, size: int, wanted: Array) -> Array:
+    """The number itself if its parity is the wanted one, else a neighbour in [0, size) that is.
+
+    Args:
+        number: [] int, from 0 to size - 1.
+        size: at least 2.
+        wanted: [] int; only its parity counts.
+    """
+    # The neighbour of an even number is above it, save for the last: pairs swap, none collide.
+    neighbour = jnp.where((number ^ 1) < size, number ^ 1, number - 1)
+    return jnp.where(number % 2 == wanted % 2, number, neighbour)
+
+
+def require(family: str, least: int, most: int | None = None, **sizes: Any) -> None:
+    """Refuses static sizes outside `least..most`.
+
+    Raises:
+        UserError: names the size, its value and what would be accepted.
+    """
+    for name, size in sizes.items():
+        if size < least or (most is not None and size > most):
+            accepted = f"at least {least}" if most is None else f"from {least} to {most}"
+            raise UserError(f"{family}: {name} must be {accepted}, got {size}")

@@ -1,0 +1,76 @@
+"""What the tasks on a board of squares share: moves and pictures.
+
+A square is one number, `row * columns + column`; rows count from the top.
+"""
+
+from collections.abc import Iterable
+
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.envs.families.base import random_order
+from discorl.types import Array, Key
+
+NUM_MOVES = 5
+DOWN = 2
+_ROWS = (0, -1, 1, 0, 0)  # stay, up, down, left, right
+_COLUMNS = (0, 0, 0, -1, 1)
+
+Colour = tuple[int, int, int]
+BACKGROUND: Colour = (24, 26, 38)
+AGENT: Colour = (72, 169, 230)
+WALL: Colour = (96, 102, 124)
+GOOD: Colour = (98, 190, 110)
+BAD: Colour = (222, 82, 74)
+BALL: Colour = (250, 180, 60)
+_LINE: Colour = (38, 42, 58)
+_LEAST_PIXELS = 160  # of the shorter side of a picture
+
+
+def move(square: Array, direction: Array, rows: int, columns: int) -> Array:
+    """The square reached in a direction, which is the same square at the board's edge.
+
+    Args:
+        square: int, of any shape.
+        direction: int, of a compatible shape; 0: stay, 1: up, 2: down, 3: left, 4: right.
+        rows: of the board.
+        columns: of the board.
+    """
+    row = square // columns + jnp.asarray(_ROWS, jnp.int32)[direction]
+    column = square % columns + jnp.asarray(_COLUMNS, jnp.int32)[direction]
+    return jnp.clip(row, 0, rows - 1) * columns + jnp.clip(column, 0, columns - 1)
+
+
+def meanings(key: Key, permuted: bool) -> Array:
+    """The direction that each action means, [NUM_MOVES] int32: in order, or shuffled."""
+    return random_order(key, NUM_MOVES) if permuted else jnp.arange(NUM_MOVES, dtype=jnp.int32)
+
+
+def draw(
+    rows: int,
+    columns: int,
+    filled: Iterable[tuple[int, Colour]],
+    discs: Iterable[tuple[int, Colour]],
+) -> np.ndarray:
+    """A picture of a board, [height, width, 3] uint8.
+
+    Args:
+        rows: of the board.
+        columns: of the board.
+        filled: squares to fill, with their colours.
+        discs: squares to put a round piece on, with their colours; drawn last.
+    """
+    pixels = max(8, -(-_LEAST_PIXELS // min(rows, columns)))
+    picture = np.full((rows * pixels, columns * pixels, 3), BACKGROUND, np.uint8)
+    picture[::pixels] = _LINE
+    picture[:, ::pixels] = _LINE
+    offset = (np.arange(pixels) + 0.5) / pixels - 0.5
+    shapes = (
+        (np.abs(offset[:, None]) < 0.46) & (np.abs(offset) < 0.46),
+        (np.hypot(offset[:, None], offset) < 0.34),
+    )
+    for shape, pieces in zip(shapes, (filled, discs), strict=True):
+        for square, colour in pieces:
+            top, left = (pixels * each for each in divmod(int(square), columns))
+            picture[top : top + pixels, left : left + pixels][shape] = colour
+    return picture

@@ -1,0 +1,157 @@
+"""Chains: a reward at the far end, and temptations on the way."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from discorl.envs.base import Step
+from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.types import Array, Key
+
+_GOAL = (0.5, 1.5)
+_STEPS_PER_PLACE = 4  # the time limit, in multiples of the chain's length
+_TEMPTATION = (0.3, 0.9)  # as a fraction of the largest that leaves the goal worth going for
+_FATAL_SHARE = 0.3  # that largest, as a share of the goal, where a wrong action ends the episode
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ChainParameters:
+    """One chain."""
+
+    correct: Array  # [length] int32, the action that leads on from each place
+    places: Array  # [] int32, how many places of the `length` possible ones this chain has
+    goal: Array  # [] float32, reward of completing the chain
+    cost: Array  # [] float32, of every step
+    temptations: Array  # [length] float32, immediate reward of a wrong action at each place
+    fatal: Array  # [] bool, a wrong action terminates the episode
+    setback: Array  # [] int32, places that a wrong action costs if it is not fatal
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ChainState:
+    """How far one has come."""
+
+    place: Array  # [] int32, from 0; `places` once the chain is complete
+    time: Array  # [] int32, steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain(Family[ChainParameters, ChainState]):
+    """From each place one action leads on; completing the chain pays `goal` and terminates.
+
+    Every step costs a little. A wrong action pays an immediate temptation, and either terminates
+    the episode or sets one back. Doing the correct actions from the first to the last is optimal,
+    though on the way a wrong one is always better at the moment. After `4 * length` steps the
+    episode is truncated. The observation is the place, one-hot: [length] float32.
+
+    Members differ in the correct actions; in the number of places, from half of `length` to all;
+    in the goal, from 0.5 to 1.5; in whether a wrong action is fatal or by how many places, from 1
+    to `length`, it sets back; in the temptations, at most 0.27 of the goal where they are fatal and
+    0.9 of the cost of a step where they can be repeated.
+
+    Splits: the correct actions of a chain's places sum to an even number in train members and to
+    an odd one in held-out members, so chains of one length differ in some correct action.
+    """
+
+    length: int = 6
+    actions: int = 3
+
+    def __post_init__(self) -> None:
+        require("chain", 2, length=self.length, actions=self.actions)
+
+    @property
+    def num_actions(self) -> int:
+        """The actions, of which one is correct in each place."""
+        return self.actions
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """The place, one-hot: [length] float32."""
+        return jax.ShapeDtypeStruct((self.length,), jnp.float32)
+
+    @property
+    def horizon(self) -> int:
+        """The time limit."""
+        return _STEPS_PER_PLACE * self.length
+
+    def draw(self, key: Key, parity: Array) -> ChainParameters:
+        """Draws the correct actions and what the actions lead to."""
+        correct_key, place_key, goal_key, temptation_key, fatal_key, setback_key = jax.random.split(
+            key, 6
+        )
+        places = self.length - random_index(place_key, self.length // 2 + 1)
+        correct = random_index(correct_key, self.actions, (self.length,))
+        later = jnp.where(self._exists(places), correct, 0)[1:].sum()
+        first = with_parity(correct[0], self.actions, parity + later)
+        goal = jax.random.uniform(goal_key, (), jnp.float32, *_GOAL)
+        # Even the whole time limit costs no more than half the goal.
+        cost = goal / (2 * self.horizon)
+        fatal = jax.random.bernoulli(fatal_key)
+        largest = jnp.where(fatal, _FATAL_SHARE * goal, cost)
+        temptations = jax.random.uniform(temptation_key, (self.length,), jnp.float32, *_TEMPTATION)
+        return ChainParameters(
+            correct=correct.at[0].set(first),
+            places=places,
+            goal=goal,
+            cost=cost,
+            temptations=temptations * largest,
+            fatal=fatal,
+            setback=1 + random_index(setback_key, self.length),
+        )
+
+    def _exists(self, places: Array) -> Array:
+        """Which places a chain has: [length] bool."""
+        return jnp.arange(self.length) < places
+
+    def held_out(self, parameters: ChainParameters) -> Array:
+        """Whether the correct actions sum to an odd number."""
+        return jnp.where(self._exists(parameters.places), parameters.correct, 0).sum() % 2 == 1
+
+    def reset(self, parameters: ChainParameters, key: Key) -> tuple[ChainState, Array]:
+        """Begins at the first place."""
+        del parameters, key
+        state = ChainState(jnp.int32(0), jnp.int32(0))
+        return state, self._observe(state)
+
+    def step(
+        self, parameters: ChainParameters, state: ChainState, action: Array, key: Key
+    ) -> tuple[ChainState, Step]:
+        """Leads on if the action is the correct one, and back or out if not."""
+        del key
+        right = action == parameters.correct[state.place]
+        back = jnp.maximum(state.place - parameters.setback, 0)
+        state_after = ChainState(jnp.where(right, state.place + 1, back), state.time + 1)
+        complete = state_after.place >= parameters.places
+        temptation = jnp.where(right, 0, parameters.temptations[state.place])
+        return state_after, Step(
+            observation=self._observe(state_after),
+            reward=temptation + jnp.where(complete, parameters.goal, 0) - parameters.cost,
+            terminated=complete | (parameters.fatal & ~right),
+            truncated=state_after.time >= self.horizon,
+        )
+
+    def _observe(self, state: ChainState) -> Array:
+        return jax.nn.one_hot(state.place, self.length)
+
+    def starts(self, parameters: ChainParameters) -> Array:
+        """The first place: [length]."""
+        del parameters
+        return jax.nn.one_hot(0, self.length)
+
+    def lookahead(self, parameters: ChainParameters, time: Array, values: Array) -> Array:
+        """Of a correct and of all the wrong actions at each place: [length, A]."""
+        del time
+        place = jnp.arange(self.length)
+        # The value past the last place of the table is never used: a chain is complete there.
+        goes_on = jnp.where(place + 1 < parameters.places, jnp.roll(values, -1), parameters.goal)
+        back = values[jnp.maximum(place - parameters.setback, 0)]
+        wrong = parameters.temptations + jnp.where(parameters.fatal, 0, back)
+        is_correct = jax.nn.one_hot(parameters.correct, self.actions, dtype=bool)
+        return jnp.where(is_correct, goes_on[:, None], wrong[:, None]) - parameters.cost
+
+    def situation(self, state: ChainState) -> tuple[Array, ...]:
+        """The place."""
+        return (state.place,)

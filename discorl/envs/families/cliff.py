@@ -1,0 +1,167 @@
+"""Cliffs: the short way to the goal passes close to the lava."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.envs.base import Step
+from discorl.envs.families import board
+from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.types import Array, Key
+
+_GUST = (0.0, 0.2)
+_PENALTY = (0.5, 1.5)
+_COST = 0.01
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CliffParameters:
+    """One coast."""
+
+    heights: Array  # [columns] int32, squares of lava in each column, counted from the bottom
+    gust: Array  # [] float32, probability that a move goes down instead
+    penalty: Array  # [] float32, for touching the lava
+    meanings: Array  # [5] int32, the direction that each action means
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CliffState:
+    """Where the agent is."""
+
+    square: Array  # [] int32
+    time: Array  # [] int32, steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class Cliff(Family[CliffParameters, CliffState]):
+    """From the lower left corner to the lower right one, over lava, in gusts from above.
+
+    The actions are stay, up, down, left and right, in an order of each member's own if `permuted`.
+    Every step costs 0.01. The goal pays 1, the lava costs a penalty; both terminate the episode.
+    After `4 * (rows + columns)` steps it is truncated. The observation is [rows, columns, 2]
+    float32: the agent and the lava.
+
+    Members differ in the height of the lava in each column between the corners, which leaves the
+    top row free; in the probability, 0 to 0.2, that a gust turns a step into one downwards; in the
+    penalty, 0.5 to 1.5; and in the meanings of the actions.
+
+    Splits: there is an even number of squares of lava in train members and an odd one in held-out
+    members, so the lava differs in some column.
+    """
+
+    rows: int = 4
+    columns: int = 6
+    permuted: bool = True
+
+    num_actions = board.NUM_MOVES
+
+    def __post_init__(self) -> None:
+        require("cliff", 2, rows=self.rows)
+        require("cliff", 3, columns=self.columns)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """A picture: [rows, columns, 2] float32."""
+        return jax.ShapeDtypeStruct((self.rows, self.columns, 2), jnp.float32)
+
+    @property
+    def horizon(self) -> int:
+        """The time limit."""
+        return 4 * (self.rows + self.columns)
+
+    @property
+    def _start(self) -> int:
+        return (self.rows - 1) * self.columns
+
+    @property
+    def _goal(self) -> int:
+        return self.rows * self.columns - 1
+
+    def draw(self, key: Key, parity: Array) -> CliffParameters:
+        """Draws lava, gusts, the penalty and the meanings of the actions."""
+        height_key, gust_key, penalty_key, meaning_key = jax.random.split(key, 4)
+        heights = random_index(height_key, self.rows, (self.columns,))
+        heights = heights.at[jnp.array([0, -1])].set(0)
+        others = heights.sum() - heights[1]
+        second = with_parity(heights[1], self.rows, parity + others)
+        return CliffParameters(
+            heights=heights.at[1].set(second),
+            gust=jax.random.uniform(gust_key, (), jnp.float32, *_GUST),
+            penalty=jax.random.uniform(penalty_key, (), jnp.float32, *_PENALTY),
+            meanings=board.meanings(meaning_key, self.permuted),
+        )
+
+    def held_out(self, parameters: CliffParameters) -> Array:
+        """Whether the number of squares of lava is odd."""
+        return parameters.heights.sum() % 2 == 1
+
+    def reset(self, parameters: CliffParameters, key: Key) -> tuple[CliffState, Array]:
+        """Begins in the lower left corner."""
+        del key
+        state = CliffState(jnp.int32(self._start), jnp.int32(0))
+        return state, self._observe(parameters, state)
+
+    def step(
+        self, parameters: CliffParameters, state: CliffState, action: Array, key: Key
+    ) -> tuple[CliffState, Step]:
+        """Moves as meant, or down in a gust."""
+        gust = jax.random.uniform(key) < parameters.gust
+        direction = jnp.where(gust, board.DOWN, parameters.meanings[action])
+        square = board.move(state.square, direction, self.rows, self.columns)
+        reward, terminated = self._outcome(parameters, square)
+        state = CliffState(square, state.time + 1)
+        return state, Step(
+            observation=self._observe(parameters, state),
+            reward=reward,
+            terminated=terminated,
+            truncated=state.time >= self.horizon,
+        )
+
+    def _lava(self, parameters: CliffParameters, square: Array) -> Array:
+        """Whether there is lava on a square."""
+        height = self.rows - 1 - square // self.columns
+        return height < parameters.heights[square % self.columns]
+
+    def _outcome(self, parameters: CliffParameters, square: Array) -> tuple[Array, Array]:
+        """Reward of entering a square, and whether the episode ends there."""
+        burnt, arrived = self._lava(parameters, square), square == self._goal
+        reward = jnp.where(arrived, 1.0, 0.0) - jnp.where(burnt, parameters.penalty, 0.0) - _COST
+        return reward, burnt | arrived
+
+    def _observe(self, parameters: CliffParameters, state: CliffState) -> Array:
+        squares = jnp.arange(self.rows * self.columns)
+        channels = (squares == state.square, self._lava(parameters, squares))
+        return jnp.stack(channels, axis=-1).astype(jnp.float32).reshape(self.observation.shape)
+
+    def starts(self, parameters: CliffParameters) -> Array:
+        """The lower left corner: [rows * columns]."""
+        del parameters
+        return jax.nn.one_hot(self._start, self.rows * self.columns)
+
+    def lookahead(self, parameters: CliffParameters, time: Array, values: Array) -> Array:
+        """Of every square: [rows * columns, 5]."""
+        del time
+        squares = jnp.arange(self.rows * self.columns)
+        reward, terminated = self._outcome(parameters, squares)
+        worth = reward + jnp.where(terminated, 0.0, values)  # of entering each square
+
+        def entered(direction: Array) -> Array:
+            return worth[board.move(squares[:, None], direction, self.rows, self.columns)]
+
+        gust = parameters.gust
+        down = entered(jnp.array([board.DOWN]))
+        return gust * down + (1 - gust) * entered(parameters.meanings)
+
+    def situation(self, state: CliffState) -> tuple[Array, ...]:
+        """The agent's square."""
+        return (state.square,)
+
+    def render(self, parameters: CliffParameters, state: CliffState) -> np.ndarray:
+        """Lava, goal and the round agent: [height, width, 3] uint8."""
+        lava = np.flatnonzero(self._lava(parameters, jnp.arange(self.rows * self.columns)))
+        filled = [(square, board.BAD) for square in lava.tolist()] + [(self._goal, board.GOOD)]
+        return board.draw(self.rows, self.columns, filled, [(int(state.square), board.AGENT)])

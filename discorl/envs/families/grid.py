@@ -1,0 +1,236 @@
+"""Grid worlds with random walls and objects."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.envs.base import Step
+from discorl.envs.families import board
+from discorl.envs.families.base import Family, random_index, require
+from discorl.types import Array, Key
+
+_REWARD = (0.5, 1.0)  # magnitude of an object's reward
+_RESPAWN = (0.02, 0.2)
+_CHANNELS = 4  # agent, walls, rewards and penalties
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class GridParameters:
+    """One world; `K` is the number of objects."""
+
+    walls: Array  # [size * size] bool
+    squares: Array  # [K] int32, where the objects are
+    rewards: Array  # [K] float32, of entering an object's square; negative: a penalty
+    terminal: Array  # [K] bool, the episode terminates on collecting the object
+    respawn: Array  # [K] float32, probability a step that a collected object reappears
+    meanings: Array  # [5] int32, the direction that each action means
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class GridState:
+    """Where the agent is and what is left."""
+
+    square: Array  # [] int32
+    present: Array  # [K] bool
+    time: Array  # [] int32, steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid(Family[GridParameters, GridState]):
+    """An agent walks among walls and collects, or avoids, objects.
+
+    The actions are stay, up, down, left and right, in an order of each member's own if `permuted`.
+    An episode begins on a random empty square with all objects present. To be on an object's square
+    after a move collects it: its reward is paid, and it disappears or ends the episode. After
+    `limit` steps the episode is truncated.
+
+    The observation is [size, size, 4] float32: the agent, the walls, the rewards and the penalties
+    (as magnitudes) of the objects present; or the same as a vector if `flat`.
+
+    Members differ in the walls, which leave all empty squares connected; in the places of the
+    objects; in their rewards, of magnitude 0.5 to 1, positive for the first object and of either
+    sign for the others; in which of them are terminal; and in whether a collected one reappears,
+    with a probability of 0.02 to 0.2 a step.
+
+    Splits: on a board coloured like a chess board, the number of objects on black squares is even
+    in train members and odd in held-out members, so some object is in another place.
+    """
+
+    size: int = 5
+    objects: int = 3
+    limit: int = 32
+    permuted: bool = True
+    flat: bool = False
+
+    num_actions = board.NUM_MOVES
+
+    def __post_init__(self) -> None:
+        require("grid", 3, size=self.size)
+        # Of either colour, walls take at most one square per pillar; one must be left to start on.
+        room = self.size**2 // 2 - self._pillars**2 - 1
+        require("grid", 1, min(room, 8), objects=self.objects)
+        require("grid", 1, limit=self.limit)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """A picture, [size, size, 4] float32, or the same as a vector."""
+        shape = (self.size, self.size, _CHANNELS)
+        return jax.ShapeDtypeStruct((np.prod(shape).item(),) if self.flat else shape, jnp.float32)
+
+    @property
+    def _pillars(self) -> int:
+        """How many pillars there may be in a row."""
+        return (self.size - 1) // 2
+
+    @property
+    def horizon(self) -> int:
+        """The time limit."""
+        return self.limit
+
+    def draw(self, key: Key, parity: Array) -> GridParameters:
+        """Draws walls, objects and the meanings of the actions."""
+        wall_key, square_key, chance_key, reward_key, respawn_key, meaning_key = jax.random.split(
+            key, 6
+        )
+        walls = self._sample_walls(wall_key)
+        positive, terminal, returns = jax.random.bernoulli(chance_key, shape=(3, self.objects))
+        magnitude = jax.random.uniform(reward_key, (self.objects,), jnp.float32, *_REWARD)
+        respawn = jax.random.uniform(respawn_key, (self.objects,), jnp.float32, *_RESPAWN)
+        return GridParameters(
+            walls=walls,
+            squares=self._sample_squares(square_key, walls, parity),
+            rewards=jnp.where(positive.at[0].set(True), magnitude, -magnitude),
+            terminal=terminal,
+            respawn=jnp.where(returns, respawn, 0.0),
+            meanings=board.meanings(meaning_key, self.permuted),
+        )
+
+    def _sample_walls(self, key: Key) -> Array:
+        """Pillars on a lattice, some with a wall to the next: [size * size] bool.
+
+        A pillar grows a wall to its right or downwards, never both, and none stands at the edge.
+        Such walls form no loop, among themselves or with the edge, so they enclose nothing.
+        """
+        kind = random_index(key, 6, (self._pillars, self._pillars))  # 0, 1, 2: no pillar
+        walls = jnp.zeros((self.size, self.size), bool)
+        walls = walls.at[1:-1:2, 1:-1:2].set(kind > 2)
+        walls = walls.at[1:-1:2, 2::2].set(kind == 4)
+        return walls.at[2::2, 1:-1:2].set(kind == 5).ravel()
+
+    def _sample_squares(self, key: Key, walls: Array, wanted: Array) -> Array:
+        """Different empty squares, of which an even or odd number are black: [K] int32."""
+        first_key, key = jax.random.split(key)
+        order = jnp.argsort(jnp.where(walls, 2.0, jax.random.uniform(key, walls.shape)))
+        others = order[: self.objects - 1].astype(jnp.int32)
+        black = self._is_black()
+        # The first object goes last, on whichever colour makes the number right.
+        makes_right = black == ((black[others].sum() + wanted) % 2 == 1)
+        possible = (makes_right & ~walls).at[others].set(False)
+        first = jnp.argmax(jnp.where(possible, jax.random.uniform(first_key, walls.shape), -1.0))
+        return jnp.concatenate([first[None].astype(jnp.int32), others])
+
+    def _is_black(self) -> Array:
+        """The colours of a chess board: [size * size] bool."""
+        squares = jnp.arange(self.size**2)
+        return (squares // self.size + squares % self.size) % 2 == 1
+
+    def held_out(self, parameters: GridParameters) -> Array:
+        """Whether an odd number of objects are on black squares."""
+        return self._is_black()[parameters.squares].sum() % 2 == 1
+
+    def reset(self, parameters: GridParameters, key: Key) -> tuple[GridState, Array]:
+        """Puts the agent on a random empty square."""
+        empty = self._empty(parameters)
+        # The n-th empty square for a random n, which is cheaper than a number for every square.
+        rank = random_index(key, empty.sum())
+        square = jnp.sum(jnp.cumsum(empty) <= rank).astype(jnp.int32)
+        state = GridState(square, jnp.ones(self.objects, bool), jnp.int32(0))
+        return state, self._observe(parameters, state)
+
+    def _empty(self, parameters: GridParameters) -> Array:
+        """Squares without wall or object: [size * size] bool."""
+        return (~parameters.walls).at[parameters.squares].set(False)
+
+    def step(
+        self, parameters: GridParameters, state: GridState, action: Array, key: Key
+    ) -> tuple[GridState, Step]:
+        """Moves, collects what is there, and lets objects reappear."""
+        square = self._move(parameters, state.square, parameters.meanings[action])
+        collected = state.present & (parameters.squares == square)
+        left = state.present & ~collected
+        reappeared = jax.random.uniform(key, (self.objects,)) < parameters.respawn
+        state = GridState(square, left | reappeared, state.time + 1)
+        return state, Step(
+            observation=self._observe(parameters, state),
+            reward=jnp.sum(collected * parameters.rewards),
+            terminated=jnp.any(collected & parameters.terminal),
+            truncated=state.time >= self.limit,
+        )
+
+    def _move(self, parameters: GridParameters, square: Array, direction: Array) -> Array:
+        ahead = board.move(square, direction, self.size, self.size)
+        return jnp.where(parameters.walls[ahead], square, ahead)
+
+    def _observe(self, parameters: GridParameters, state: GridState) -> Array:
+        squares = jnp.arange(self.size**2)
+        shown = jnp.where(state.present, parameters.rewards, 0.0)
+        # A comparison with every object, for scattering is slow in a batch.
+        worth = ((squares[:, None] == parameters.squares) * shown).sum(axis=-1)
+        channels = (
+            squares == state.square,
+            parameters.walls,
+            jax.nn.relu(worth),
+            jax.nn.relu(-worth),
+        )
+        picture = jnp.stack([each.astype(jnp.float32) for each in channels], axis=-1)
+        return picture.reshape(self.observation.shape)
+
+    def starts(self, parameters: GridParameters) -> Array:
+        """A random empty square, all objects present: [size * size, 2^K]."""
+        empty = self._empty(parameters)
+        all_present = jax.nn.one_hot(2**self.objects - 1, 2**self.objects)
+        return (empty / empty.sum())[:, None] * all_present
+
+    def lookahead(self, parameters: GridParameters, time: Array, values: Array) -> Array:
+        """Of every square and set of objects present: [size * size, 2^K, 5]."""
+        del time
+        present = self._sets()
+        squares = jnp.arange(self.size**2)[:, None]
+        ahead = self._move(parameters, squares, parameters.meanings)  # [squares, 5]
+        here = ahead[..., None] == parameters.squares  # [squares, 5, K]
+        collected = here[:, None] & present[:, None]  # [squares, sets, 5, K]
+        left = present[:, None] & ~collected
+        left_index = (left * 2 ** jnp.arange(self.objects)).sum(axis=-1)
+        goes_on = ~jnp.any(collected & parameters.terminal, axis=-1)
+        expected = values @ self._respawning(parameters).T  # [squares, sets]
+        rewards = (collected * parameters.rewards).sum(axis=-1)
+        return rewards + goes_on * expected[ahead[:, None], left_index]
+
+    def _sets(self) -> Array:
+        """Which objects each set holds, by the bits of its number: [2^K, K] bool."""
+        return (jnp.arange(2**self.objects)[:, None] >> jnp.arange(self.objects)) % 2 == 1
+
+    def _respawning(self, parameters: GridParameters) -> Array:
+        """Probability that one set of objects becomes another by reappearance: [2^K, 2^K]."""
+        before, after = self._sets()[:, None], self._sets()
+        absent = jnp.where(after, parameters.respawn, 1 - parameters.respawn)
+        return jnp.where(before, after, absent).prod(axis=-1)
+
+    def situation(self, state: GridState) -> tuple[Array, ...]:
+        """The agent's square and the number of the set of objects present."""
+        return state.square, (state.present * 2 ** jnp.arange(self.objects)).sum()
+
+    def render(self, parameters: GridParameters, state: GridState) -> np.ndarray:
+        """Walls, good and bad objects and the round agent: [height, width, 3] uint8."""
+        filled = [(square, board.WALL) for square in np.flatnonzero(parameters.walls).tolist()]
+        objects = zip(parameters.squares, parameters.rewards, state.present, strict=True)
+        filled += [
+            (int(square), board.GOOD if reward > 0 else board.BAD)
+            for square, reward, present in objects
+            if present
+        ]
+        return board.draw(self.size, self.size, filled, [(int(state.square), board.AGENT)])

@@ -1,0 +1,130 @@
+"""Memory: a cue seen at the start decides what to do at the end."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from discorl.envs.base import Step
+from discorl.envs.families.base import Family, random_index, random_order, require
+from discorl.types import Array, Key
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MemoryParameters:
+    """What the cues ask for."""
+
+    answers: Array  # [cues] int32, a permutation: the action that each cue asks for
+    delay: Array  # [] int32, steps from the cue to the question
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MemoryState:
+    """The cue of the episode."""
+
+    cue: Array  # [] int32
+    time: Array  # [] int32, steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory(Family[MemoryParameters, MemoryState]):
+    """A corridor of `delay` steps, where actions do nothing, and then a question.
+
+    The first observation shows a random cue. At the end of the corridor the action that the cue
+    asks for pays 1, any other -1, and the episode terminates. The observation is the cue, one-hot,
+    and a flag that is 1 at the question: [cues + 1] float32. The cue is shown at the first step
+    only, or all the time if `visible`, which makes the task one for an agent without memory; such
+    an agent can only guess otherwise. There are as many actions as cues.
+
+    Members differ in the answers and in the delay, from 1 to `longest`.
+
+    Splits: the answers are an even permutation in train members and an odd one in held-out
+    members, so at least two cues ask for other actions.
+    """
+
+    cues: int = 3
+    longest: int = 6
+    visible: bool = False
+
+    def __post_init__(self) -> None:
+        require("memory", 2, cues=self.cues)
+        require("memory", 1, longest=self.longest)
+
+    @property
+    def num_actions(self) -> int:
+        """One action per cue."""
+        return self.cues
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """The cue and the flag: [cues + 1] float32."""
+        return jax.ShapeDtypeStruct((self.cues + 1,), jnp.float32)
+
+    @property
+    def horizon(self) -> int:
+        """The longest corridor, and the answer."""
+        return self.longest + 1
+
+    def draw(self, key: Key, parity: Array) -> MemoryParameters:
+        """Draws the answers and the delay."""
+        answer_key, delay_key = jax.random.split(key)
+        answers = random_order(answer_key, self.cues)
+        # Exchanging two answers turns an even permutation into an odd one, and back.
+        exchanged = answers.at[:2].set(answers[1::-1])
+        keep = _inversions(answers) % 2 == parity
+        return MemoryParameters(
+            answers=jnp.where(keep, answers, exchanged),
+            delay=1 + random_index(delay_key, self.longest),
+        )
+
+    def held_out(self, parameters: MemoryParameters) -> Array:
+        """Whether the answers are an odd permutation."""
+        return _inversions(parameters.answers) % 2 == 1
+
+    def reset(self, parameters: MemoryParameters, key: Key) -> tuple[MemoryState, Array]:
+        """Shows a random cue."""
+        state = MemoryState(random_index(key, self.cues), jnp.int32(0))
+        return state, self._observe(parameters, state)
+
+    def step(
+        self, parameters: MemoryParameters, state: MemoryState, action: Array, key: Key
+    ) -> tuple[MemoryState, Step]:
+        """Walks on, or answers."""
+        del key
+        asked = state.time >= parameters.delay
+        payment = jnp.where(action == parameters.answers[state.cue], 1.0, -1.0)
+        state = MemoryState(state.cue, state.time + 1)
+        return state, Step(
+            observation=self._observe(parameters, state),
+            reward=jnp.where(asked, payment, 0.0),
+            terminated=asked,
+            truncated=jnp.zeros((), bool),
+        )
+
+    def _observe(self, parameters: MemoryParameters, state: MemoryState) -> Array:
+        shown = jnp.logical_or(self.visible, state.time == 0)
+        cue = jnp.where(shown, jax.nn.one_hot(state.cue, self.cues), 0.0)
+        flag = (state.time == parameters.delay).astype(jnp.float32)
+        return jnp.concatenate([cue, flag[None]])
+
+    def starts(self, parameters: MemoryParameters) -> Array:
+        """All cues are equally likely: [cues]."""
+        del parameters
+        return jnp.full(self.cues, 1 / self.cues)
+
+    def lookahead(self, parameters: MemoryParameters, time: Array, values: Array) -> Array:
+        """The payment where the question is asked, before it what follows: [cues, A]."""
+        payments = 2 * jax.nn.one_hot(parameters.answers, self.cues) - 1
+        walking = jnp.broadcast_to(values[:, None], payments.shape)
+        return jnp.where(time < parameters.delay, walking, payments)
+
+    def situation(self, state: MemoryState) -> tuple[Array, ...]:
+        """The cue, which memory keeps in mind."""
+        return (state.cue,)
+
+
+def _inversions(permutation: Array) -> Array:
+    """Number of pairs that stand in the wrong order, [] int; odd for an odd permutation."""
+    return jnp.triu(permutation[:, None] > permutation).sum()

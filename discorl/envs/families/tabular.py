@@ -1,0 +1,144 @@
+"""Random Markov decision processes, given as tables."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from discorl.envs.base import Step
+from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.types import Array, Key
+
+_REWARDED = 0.3  # share of the (state, action) pairs that pay anything
+_SURE_REWARD = 1.0  # of one pair, lest there be nothing to play for
+_HAZARDOUS = 0.25  # share of the states that may end the episode
+_HAZARD = (0.1, 0.5)
+_LEAST_BRANCH = 0.2  # weight of a successor before normalisation, relative to the largest possible
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TabularParameters:
+    """The tables; `S` is the number of states, `A` of actions and `K` of successors of a pair."""
+
+    successors: Array  # [S, A, K] int32, states that may follow
+    probabilities: Array  # [S, A, K] float32, of the successors
+    rewards: Array  # [S, A] float32
+    hazards: Array  # [S] float32, probability that the episode terminates on entering a state
+    appearance: Array  # [S, features] float32, the observation of each state
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TabularState:
+    """The state of the decision process."""
+
+    place: Array  # [] int32
+    time: Array  # [] int32, steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class Tabular(Family[TabularParameters, TabularState]):
+    """A sparse random decision process with a uniformly random first state.
+
+    A (state, action) pair leads to `branches` random states, with random probabilities. Three
+    pairs in ten pay a reward, normally distributed over the pairs, and one pays 1 for certain; the
+    others pay nothing. One state in four terminates the episode on entry with a probability from
+    0.1 to 0.5. After `limit` steps the episode is truncated.
+
+    The observation is the state, one-hot, [states] float32; or, if `features` is not 0, a fixed
+    vector of normal random numbers for each state, [features] float32.
+
+    Splits: the successors of all pairs sum to an even number in train members and to an odd one
+    in held-out members, so some pair has other successors.
+    """
+
+    states: int = 8
+    actions: int = 3
+    branches: int = 2
+    features: int = 0
+    limit: int = 32
+
+    def __post_init__(self) -> None:
+        require("tabular", 2, states=self.states, actions=self.actions)
+        require("tabular", 1, branches=self.branches, limit=self.limit)
+        require("tabular", 0, features=self.features)
+
+    @property
+    def num_actions(self) -> int:
+        """The actions of every state."""
+        return self.actions
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """How a state looks: [states] or [features] float32."""
+        return jax.ShapeDtypeStruct((self.features or self.states,), jnp.float32)
+
+    @property
+    def horizon(self) -> int:
+        """The time limit."""
+        return self.limit
+
+    def draw(self, key: Key, parity: Array) -> TabularParameters:
+        """Draws the tables."""
+        keys = iter(jax.random.split(key, 7))
+        pairs = (self.states, self.actions)
+        shape = (*pairs, self.branches)
+        successors = random_index(next(keys), self.states, shape)
+        rest = successors.sum() - successors[0, 0, 0]
+        first = with_parity(successors[0, 0, 0], self.states, parity + rest)
+        weights = jax.random.uniform(next(keys), shape, minval=_LEAST_BRANCH)
+        pays = jax.random.bernoulli(next(keys), _REWARDED, pairs)
+        hazardous = jax.random.bernoulli(next(keys), _HAZARDOUS, (self.states,))
+        hazards = jax.random.uniform(next(keys), (self.states,), jnp.float32, *_HAZARD)
+        appearance = jnp.eye(self.states)
+        if self.features:
+            appearance = jax.random.normal(next(keys), (self.states, self.features))
+        rewards = jnp.where(pays, jax.random.normal(next(keys), pairs), 0)
+        return TabularParameters(
+            successors=successors.at[0, 0, 0].set(first),
+            probabilities=weights / weights.sum(axis=-1, keepdims=True),
+            rewards=rewards.at[0, 0].set(_SURE_REWARD),
+            hazards=jnp.where(hazardous, hazards, 0),
+            appearance=appearance,
+        )
+
+    def held_out(self, parameters: TabularParameters) -> Array:
+        """Whether the successors sum to an odd number."""
+        return parameters.successors.sum() % 2 == 1
+
+    def reset(self, parameters: TabularParameters, key: Key) -> tuple[TabularState, Array]:
+        """Begins in any state."""
+        place = random_index(key, self.states)
+        return TabularState(place, jnp.int32(0)), parameters.appearance[place]
+
+    def step(
+        self, parameters: TabularParameters, state: TabularState, action: Array, key: Key
+    ) -> tuple[TabularState, Step]:
+        """Moves to one of the successors."""
+        pair = (state.place, action)
+        chances = jax.random.uniform(key, (2,))
+        below = jnp.cumsum(parameters.probabilities[pair])[:-1]
+        place = parameters.successors[pair][jnp.sum(chances[0] >= below)]
+        state = TabularState(place, state.time + 1)
+        return state, Step(
+            observation=parameters.appearance[place],
+            reward=parameters.rewards[pair],
+            terminated=chances[1] < parameters.hazards[place],
+            truncated=state.time >= self.limit,
+        )
+
+    def starts(self, parameters: TabularParameters) -> Array:
+        """All states are equally likely: [S]."""
+        del parameters
+        return jnp.full(self.states, 1 / self.states)
+
+    def lookahead(self, parameters: TabularParameters, time: Array, values: Array) -> Array:
+        """Rewards plus the value of the successors that do not end the episode: [S, A]."""
+        del time
+        survived = ((1 - parameters.hazards) * values)[parameters.successors]
+        return parameters.rewards + (parameters.probabilities * survived).sum(axis=-1)
+
+    def situation(self, state: TabularState) -> tuple[Array, ...]:
+        """The state of the decision process."""
+        return (state.place,)
