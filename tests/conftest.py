@@ -1,0 +1,56 @@
+"""Fixtures that several tests share; and no test touches the user's own cache folder."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+SHARED = TESTS.parent.parent / "shared"
+
+
+def pytest_configure(config):
+    """Points every cache at one folder of this session, before JAX is imported by any test.
+
+    Programs compiled by one test are found there by the next one, by the other workers of
+    pytest-xdist and by the processes that tests start.
+    """
+    if "DISCORL_TEST_SESSION" not in os.environ:  # the first process of the session, not a worker
+        folder = tempfile.TemporaryDirectory(prefix="discorl-tests-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["DISCORL_TEST_SESSION"] = folder.name
+    session = Path(os.environ["DISCORL_TEST_SESSION"])
+    os.environ["DISCORL_CACHE"] = str(session / "discorl")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(session / "programs")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ["MPLBACKEND"] = "Agg"
+    if "long" not in config.option.markexpr.replace("not long", ""):
+        # Programs run for moments here, and most of the time goes into compiling them.
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Folder of the golden cases of a tiny rule."""
+    return TESTS / "golden" / "small"
+
+
+@pytest.fixture(scope="session")
+def disco103() -> Path:
+    """File of the published rule, where it lies beside the repository."""
+    return _beside("weights/disco_103.npz")
+
+
+@pytest.fixture(scope="session")
+def golden103() -> Path:
+    """Folder of the golden cases of the published rule, where it lies beside the repository."""
+    return _beside("golden/disco103")
+
+
+def _beside(name: str) -> Path:
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"{path.name} is not beside the repository")
+    return path

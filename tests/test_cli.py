@@ -1,0 +1,270 @@
+"""The command line: help, results for programs, and messages instead of stack traces."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+import discorl
+from discorl import cli
+from discorl.runs import Run
+
+TRAIN = [
+    "--rule=actor_critic",
+    "--env=catch:rows=4,columns=5",
+    "--environments=2",
+    "--unroll=3",
+    "--batch=2",
+    "--hidden=4",
+    "--updates=3",
+]
+ROWS = 4
+
+
+def run(capsys, *arguments):
+    """Status, output and errors of a command."""
+    with pytest.raises(SystemExit) as exit:
+        cli.main([str(a) for a in arguments])
+    captured = capsys.readouterr()
+    status = 0 if exit.value.code is None else exit.value.code
+    return status, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run of three updates, made by the command itself, and what it printed."""
+    folder = tmp_path_factory.mktemp("cli")
+    command = [sys.executable, "-c", "from discorl.cli import main; main()", "train", *TRAIN]
+    done = subprocess.run(
+        [*command, "--seeds", "2", "--out", "run", "--json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "run", done
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+
+def test_overview(capsys):
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    for command in cli.COMMANDS:
+        assert command in out
+    without = run(capsys)
+    assert without[0] == 2
+    assert without[1] == out
+
+
+def test_version(capsys):
+    assert run(capsys, "--version")[:2] == (0, f"discorl {discorl.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "mentions"),
+    [
+        (("train",), ["--rule", "--learning-rate", "--resume", "Clip of each element"]),
+        (("evaluate",), ["--episodes", "--greedy", "--gif"]),
+        (("verify",), ["--rule", "golden"]),
+        (("rules",), ["list", "show", "fetch", "import", "export"]),
+        (("rules", "show"), ["--rules-path"]),
+        (("rules", "import"), ["--name", "--force"]),
+    ],
+)
+def test_every_command_has_help(capsys, command, mentions):
+    status, out, _ = run(capsys, *command, "--help")
+    assert status == 0
+    for word in mentions:
+        assert word in out
+
+
+def test_defaults_in_the_help_follow_the_rule(capsys):
+    _, out, _ = run(capsys, "train", "--rule", "ppo", "--help")
+    assert "(default: 32)" in out, "the environments of PPO's own recipe"
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def test_train_prints_json_and_nothing_else_without_a_terminal(trained):
+    path, done = trained
+    data = json.loads(done.stdout)
+    assert data["updates"] == 3
+    assert data["seeds"] == [0, 1]
+    assert len(data["recent_return"]) == 2
+    assert data["steps"] == 3 * 2 * 3
+    assert done.stderr == ""
+    for name in ("config.json", "metrics.csv", "curve.png", "checkpoints"):
+        assert (path / name).exists(), name
+
+
+def test_train_in_words_and_in_a_directory_of_its_own(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in range(2):
+        status, out, err = run(capsys, "train", *TRAIN[:-1], "--updates=1")
+        assert (status, err) == (0, "")
+        assert "1 updates, 6 environment steps" in out
+        directory = f"runs/actor_critic-catch-rows-4-columns-5-{number}"
+        assert f"next: discorl evaluate {directory}" in out
+        assert (tmp_path / directory / "metrics.csv").exists()
+
+
+def test_evaluate(capsys, trained, tmp_path):
+    path, _ = trained
+    film = tmp_path / "film.gif"
+    status, out, err = run(
+        capsys, "evaluate", path, "--episodes", 7, "--gif", film, "--seed", 3, "--json"
+    )
+    assert (status, err) == (0, "")
+    data = json.loads(out)
+    assert data["episodes"] == 14
+    assert data["update"] == 3
+    assert -1 <= data["low"] <= data["mean_return"] <= data["high"] <= 1
+    assert data["mean_length"] == ROWS - 1
+    assert data["unfinished"] == 0
+    with Image.open(film) as picture:
+        assert picture.format == "GIF"
+        assert picture.is_animated
+        # Equal pictures in a row become one, so that an agent that stands still has fewer.
+        assert picture.n_frames == ROWS
+        assert picture.info["loop"] == 0
+        for frame in range(picture.n_frames):
+            picture.seek(frame)
+            assert picture.convert("RGB").getbbox() is not None
+
+
+def test_evaluate_in_words(capsys, trained):
+    path, _ = trained
+    status, out, _ = run(capsys, "evaluate", path, "--episodes", 5, "--no-gif", "--greedy")
+    assert status == 0
+    assert "mean return" in out
+    assert "seed 1:" in out
+    assert not (path / "episode.gif").exists()
+
+
+def test_rules_list_and_show(capsys):
+    status, out, _ = run(capsys, "rules", "list", "--json")
+    listed = {row["name"]: row["kind"] for row in json.loads(out)["rules"]}
+    assert status == 0
+    assert listed["ppo"] == "hand-made"
+    assert listed["disco103"] == "learned"
+    status, out, _ = run(capsys, "rules", "show", "ppo", "--json")
+    assert (status, json.loads(out)["kind"]) == (0, "hand-made")
+
+
+def test_rules_import_export_and_show_a_file(capsys, golden, tmp_path, monkeypatch):
+    monkeypatch.setenv("DISCORL_CACHE", str(tmp_path / "cache"))
+    source = golden / "meta_network.npz"
+    status, out, _ = run(capsys, "rules", "import", source, "--name", "mine", "--json")
+    assert (status, json.loads(out)["name"]) == (0, "mine")
+    status, out, _ = run(capsys, "rules", "show", "mine", "--json")
+    shown = json.loads(out)
+    assert (status, shown["kind"]) == (0, "learned")
+    status, out, _ = run(capsys, "rules", "export", "mine", tmp_path / "out.npz", "--json")
+    exported = json.loads(out)
+    assert (status, exported["path"]) == (0, str(tmp_path / "out.npz"))
+    _, out, _ = run(capsys, "rules", "show", tmp_path / "out.npz", "--json")
+    assert json.loads(out)["sizes"] == shown["sizes"]
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tran"], "no command 'tran'; did you mean 'train'?"),
+        (["rules", "lst"], "no command of `discorl rules` 'lst'; did you mean 'list'?"),
+        (["rules", "show", "disco13"], "disco13"),
+        (["train", "--rule", "pop"], "no rule 'pop'; did you mean 'ppo'?"),
+        (["train", "--rule", "ppo:clip=high"], "clip=high is not of the type float"),
+        (["train", "--rule", "missing.npz"], "missing.npz"),
+        (["train", "--env", "cart"], "no environment 'cart'"),
+        (["train", "--preset", "pong"], "no preset 'pong'"),
+        (["train", "--batch", "0"], "batch is 0; expected at least 1"),
+        (["train", "--resume", "nowhere"], "nowhere"),
+        (["train", "--resume", "nowhere", "--seed", "3"], "takes no others"),
+        (["evaluate", "nowhere"], "nowhere"),
+        (["verify", "nowhere"], "nowhere: there is no such directory"),
+    ],
+)
+def test_mistakes_get_a_message_and_no_trace(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert err.startswith("discorl: ")
+    assert message in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == [], "a mistake leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mentions"),
+    [
+        (["train", "--learning-rte", "1"], "--learning-rate"),
+        (["train", "--batch", "many"], "--batch"),
+        (["evaluate"], "required"),
+    ],
+)
+def test_unknown_and_unreadable_options(capsys, tmp_path, monkeypatch, arguments, mentions):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, *arguments)
+    assert status == 2
+    assert mentions in out + err
+    assert "Traceback" not in out + err
+
+
+def test_evaluate_what_is_no_run(capsys, tmp_path):
+    (tmp_path / "folder").mkdir()
+    status, _, err = run(capsys, "evaluate", tmp_path / "folder")
+    assert status == 2
+    assert "folder" in err
+
+
+def test_evaluate_a_run_without_a_checkpoint(capsys, trained, tmp_path):
+    path, _ = trained
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    for checkpoint in (copy / "checkpoints").iterdir():
+        checkpoint.unlink()
+    status, _, err = run(capsys, "evaluate", copy)
+    assert status == 2
+    assert "has no checkpoint yet" in err
+    status, _, err = run(capsys, "evaluate", path, "--episodes", 0)
+    assert (status, "episodes is 0; expected at least 1" in err) == (2, True)
+
+
+def test_train_into_a_directory_that_exists(capsys, trained):
+    path, _ = trained
+    before = (path / "metrics.csv").read_bytes()
+    status, _, err = run(capsys, "train", *TRAIN, "--out", path)
+    assert status == 2
+    assert str(path) in err
+    assert (path / "metrics.csv").read_bytes() == before
+
+
+def test_resume_a_run_that_is_being_written(capsys, trained):
+    path, _ = trained
+    with Run.open(path):
+        status, _, err = run(capsys, "train", "--resume", path)
+    assert status == 2
+    assert "another process is writing the run" in err
+
+
+def test_a_reader_that_leaves_early():
+    """As in `discorl ... | head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", "from discorl.cli import main; main()", "rules", "list"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 1

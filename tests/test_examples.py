@@ -1,0 +1,65 @@
+"""The examples run as they are printed, with few updates and with other rules."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from discorl.rules import weights
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name, monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["own_loop.py", "own_environment.py", "flax_network.py", "equinox_network.py"],
+)
+def test_example_runs(name, monkeypatch, capsys):
+    out = run(name, monkeypatch, capsys, "--updates", "5")
+    assert re.search(r"mean (reward|return).* -?\d\.\d\d", out)
+
+
+def test_no_example_is_left_out():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "own_loop.py",
+        "own_environment.py",
+        "flax_network.py",
+        "equinox_network.py",
+    }
+
+
+def test_own_loop_is_short():
+    """At most 15 lines of code between the imports and the report."""
+    code = (EXAMPLES / "own_loop.py").read_text().split("import discorl\n")[1].splitlines()
+    lines = [line for line in code if line.strip() and not line.strip().startswith("#")]
+    assert len(lines) - 1 <= 15
+
+
+def test_own_loop_learns(monkeypatch, capsys):
+    out = run("own_loop.py", monkeypatch, capsys, "--updates", "300")
+    assert float(re.search(r"mean reward (\d\.\d\d)", out)[1]) > 0.6
+
+
+@pytest.mark.parametrize("name", ["flax_network.py", "equinox_network.py"])
+def test_networks_of_other_libraries_with_a_discovered_rule(
+    name, golden, tmp_path, monkeypatch, capsys
+):
+    rule = tmp_path / "tiny.npz"
+    weights.save(rule, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
+    out = run(name, monkeypatch, capsys, "--updates", "2", "--rule", str(rule))
+    assert "mean return" in out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["flax_network.py", "equinox_network.py"])
+def test_networks_of_other_libraries_learn(name, monkeypatch, capsys):
+    out = run(name, monkeypatch, capsys)
+    assert float(re.search(r"updates: (-?\d\.\d\d)", out)[1]) > 0.8

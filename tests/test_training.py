@@ -1,0 +1,362 @@
+"""Training: values that are known exactly, learning, and runs that can be killed at any moment."""
+
+import dataclasses
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+
+import discorl
+from discorl import training
+from discorl.envs import Catch
+from discorl.rules import weights
+from discorl.types import UserError
+
+HAND_MADE = ("actor_critic", "policy_gradient", "ppo")
+SMALL = {"hidden": (16,), "action_lstm": 4, "action_hidden": (4,)}
+TINY = SMALL | {
+    "rule": "actor_critic",
+    "env": "catch:rows=3,columns=3",
+    "environments": 2,
+    "unroll": 3,
+    "batch": 2,
+    "replay_fraction": 0.0,
+    "updates": 12,
+    "checkpoint_every": 6,
+}
+
+
+def assert_same(one, two):
+    """Equal bit for bit, keys and numbers alike."""
+    one, two = (
+        jax.tree.map(
+            lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x,
+            tree,
+        )
+        for tree in (one, two)
+    )
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+# --- probes ---------------------------------------------------------------------------------------
+
+
+def learned_values(rule, environment, observations, discount, **more):
+    settings = SMALL | {
+        "rule": rule,
+        "environments": 8,
+        "batch": 8,
+        "unroll": 8,
+        "updates": 500,
+        "learning_rate": 2e-2,
+        "schedule": "cosine",
+        "replay_fraction": 0.0,
+        "discount": discount,
+    }
+    result = discorl.train(environment=environment, **settings | more)
+    trainer, _ = training.build(result.config, environment)
+    apply = trainer.learner.network.apply
+    return np.asarray(apply(result.state.learner.params, jnp.asarray(observations))["value"])
+
+
+@pytest.mark.parametrize("rule", HAND_MADE)
+def test_value_of_mortals(rule):
+    """Among immortals, whose episodes a time limit cuts: discount and terminations."""
+    environment, gamma = probes.Mortal(lifetime=3, limit=5), 0.8
+    observations = np.eye(environment.observation.shape[0])[:3]
+    expected = [(1 - gamma ** (3 - t)) / (1 - gamma) for t in range(3)]
+    values = learned_values(rule, environment, observations, gamma)
+    np.testing.assert_allclose(values, expected, atol=0.1)
+
+
+@pytest.mark.parametrize("rule", HAND_MADE)
+def test_value_where_a_time_limit_cuts(rule):
+    """With one observation for all moments the last one is learned as well: V = 1 / (1 - gamma)."""
+    values = learned_values(rule, Blind(limit=3), np.ones((1, 1)), 0.8)
+    np.testing.assert_allclose(values, 5.0, atol=0.15)
+
+
+@dataclasses.dataclass(frozen=True)
+class Blind(probes.Truncated):
+    """Reward 1 forever, cut after `limit` steps, and nothing to be seen."""
+
+    observation = jax.ShapeDtypeStruct((1,), jnp.float32)
+
+    def reset(self, key):
+        return jnp.int32(0), jnp.ones(1)
+
+    def step(self, state, action, key):
+        state, step = super().step(state, action, key)
+        return state, dataclasses.replace(step, observation=jnp.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("environment", "observations", "expected"),
+    [
+        (probes.ConstantReward(), [[1]], [1]),
+        (probes.ObservationReward(), [[-1], [1]], [-1, 1]),
+        (probes.DelayedReward(), [[1, 0], [0, 1]], [0.6, 1]),
+    ],
+)
+def test_values_of_other_probes(environment, observations, expected):
+    observations = np.array(observations, np.float32)
+    values = learned_values("actor_critic", environment, observations, 0.6, updates=300)
+    np.testing.assert_allclose(values, expected, atol=0.05)
+
+
+# --- learning -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rule", "updates"), list(zip(HAND_MADE, (400, 400, 60), strict=True)))
+def test_rules_learn_a_small_catch(rule, updates):
+    result = discorl.train(
+        rule=rule, env="catch:rows=5,columns=5", updates=updates, hidden=(64,), learning_rate=3e-3
+    )
+    last = result.metrics["update"] > updates - updates // 5
+    returns, episodes = result.metrics["return"][last], result.metrics["episodes"][last]
+    mean = np.average(returns, weights=episodes)
+    assert mean > 0.8, "a random policy has about -0.6"
+    first = np.average(result.metrics["return"][:5], weights=result.metrics["episodes"][:5])
+    assert first < 0.4
+
+
+@pytest.fixture(scope="module")
+def tiny_rule(golden, tmp_path_factory):
+    """The golden rule as a file that knows its number of bins."""
+    path = tmp_path_factory.mktemp("rules") / "tiny.npz"
+    weights.save(path, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
+    return path
+
+
+def test_a_discovered_rule_runs(tiny_rule, tmp_path):
+    settings = TINY | {"rule": str(tiny_rule), "replay_fraction": 0.5, "batch": 4, "replay": 6}
+    result = discorl.train(**settings, out=tmp_path / "run")
+    assert result.finished
+    assert result.metrics["update"].tolist() == list(range(1, 13))
+    for name, column in result.metrics.items():
+        if name not in ("return", "episode_length"):
+            assert np.isfinite(column).all(), name
+    state = result.state.learner
+    assert state.params["action_model"]["q"]["1"]["b"].shape == (21,)
+    assert float(jnp.abs(state.rule.meta_rnn.hidden).max()) > 0
+    # The run holds the rule, and needs the file it came from no more.
+    assert (tmp_path / "run" / "rule.npz").read_bytes() == tiny_rule.read_bytes()
+
+
+@pytest.mark.long
+def test_disco103_learns_catch(disco103):
+    result = discorl.train(rule=str(disco103), env="catch", seeds=5, updates=1000)
+    returns = result.recent_return()
+    assert np.sum(returns >= 0.95) >= 4, returns
+
+
+# --- the same run, whatever happens ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny_run():
+    return discorl.train(**TINY)
+
+
+def test_a_run_is_a_function_of_its_settings(tiny_run):
+    again = discorl.train(**TINY)
+    assert_same(again.state, tiny_run.state)
+    assert_same(again.metrics, tiny_run.metrics)
+    other = discorl.train(**TINY | {"seed": 1})
+    assert not np.array_equal(other.metrics["loss"], tiny_run.metrics["loss"])
+
+
+def test_the_length_of_calls_changes_nothing(tiny_run, monkeypatch):
+    monkeypatch.setattr(training, "CALL_SECONDS", 0.0)
+    rows = []
+    one_by_one = discorl.train(**TINY, on_rows=rows.append)
+    assert [len(r) for r in rows] == [1] * 12
+    monkeypatch.setattr(training, "CALL_SECONDS", 1000.0)
+    rows.clear()
+    at_once = discorl.train(**TINY, on_rows=rows.append)
+    assert [len(r) for r in rows] == [1, 5, 6]
+    for result in (one_by_one, at_once):
+        assert_same(result.state, tiny_run.state)
+        assert_same(result.metrics, tiny_run.metrics)
+
+
+def test_rows_average_over_several_updates(tiny_run):
+    # 12 updates in rows of 5: the last row of each stretch between checkpoints is shorter.
+    result = discorl.train(**TINY | {"log_every": 5, "checkpoint_every": 10})
+    assert result.metrics["update"].tolist() == [5, 10, 12]
+    assert_same(result.state, tiny_run.state)
+    blocks = [slice(0, 5), slice(5, 10), slice(10, 12)]
+    every = tiny_run.metrics
+    for row, block in enumerate(blocks):
+        assert result.metrics["episodes"][row] == every["episodes"][block].sum()
+        assert result.metrics["steps"][row] == every["steps"][block][-1]
+        np.testing.assert_allclose(
+            result.metrics["loss"][row], every["loss"][block].mean(), rtol=1e-5
+        )
+        played = every["episodes"][block]
+        total = np.nansum(every["return"][block] * played)
+        np.testing.assert_allclose(result.metrics["return"][row], total / played.sum(), rtol=1e-5)
+
+
+def test_several_seeds_are_the_single_runs(tiny_run):
+    several = discorl.train(**TINY | {"seeds": 2})
+    first = several.metrics["seed"] == 0
+    assert first.sum() == 12
+    np.testing.assert_allclose(
+        several.metrics["loss"][first], tiny_run.metrics["loss"], rtol=1e-3, atol=1e-5
+    )
+    assert not np.allclose(several.metrics["loss"][~first], tiny_run.metrics["loss"])
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
+def test_share_of_replay(fraction):
+    settings = TINY | {"replay_fraction": fraction, "replay": 7, "updates": 5}
+    result = discorl.train(**settings)
+    assert result.metrics["steps"][-1] == 5 * 2 * 3
+    assert np.isfinite(result.metrics["loss"]).all()
+    buffer = result.state.replay
+    if fraction == 0:
+        assert buffer is None
+    else:
+        assert (int(buffer.size), int(buffer.position)) == (7, 10 % 7)
+
+
+def start(*arguments):
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", "from discorl.cli import main; main()", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def checkpoints_of(run):
+    return sorted(path.name for path in (run / "checkpoints").glob("*.npz"))
+
+
+def wait_for_a_new_checkpoint(process, run):
+    before = checkpoints_of(run)
+    while checkpoints_of(run) == before and process.poll() is None:
+        time.sleep(0.01)
+
+
+INTERRUPTED = {
+    "rule": "actor_critic",
+    "env": "catch:rows=3,columns=3",
+    "seeds": 2,
+    "environments": 2,
+    "unroll": 3,
+    "batch": 4,
+    "replay": 10,
+    "replay_fraction": 0.5,
+    "hidden": (8,),
+    "updates": 400,
+    "log_every": 5,
+    "checkpoint_every": 20,
+}
+
+
+def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(tmp_path):
+    whole = discorl.train(**INTERRUPTED, out=tmp_path / "whole")
+    run = tmp_path / "cut"
+    arguments = ["train", "--out", run]
+    for name, value in INTERRUPTED.items():
+        values = value if isinstance(value, tuple) else (value,)
+        arguments += [f"--{name.replace('_', '-')}", *values]
+    pauses = random.Random(0)
+    process = start(*arguments)
+    wait_for_a_new_checkpoint(process, run)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 1, errors
+    assert f"stopped; go on with: discorl train --resume {run}" in output
+    assert "Traceback" not in errors
+    killed = 0
+    for attempt in itertools.count():
+        assert attempt < 10
+        process = start("train", "--resume", run, "--json")
+        if killed < 2:
+            wait_for_a_new_checkpoint(process, run)
+            time.sleep(pauses.uniform(0, 0.3))
+            process.kill()
+        output, errors = process.communicate(timeout=120)
+        killed += process.returncode == -signal.SIGKILL
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, errors
+    assert killed == 2, "the run was over before it could be killed"
+    assert json.loads(output)["updates"] == 400
+    assert (run / "metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
+    last = "checkpoints/00000400.npz"
+    with np.load(run / last) as cut, np.load(tmp_path / "whole" / last) as uncut:
+        assert cut.files == uncut.files
+        for name in cut.files:
+            np.testing.assert_array_equal(cut[name], uncut[name], err_msg=name)
+    assert whole.finished
+
+
+def test_resuming_a_finished_run_gives_its_results(tmp_path, tiny_run):
+    discorl.train(**TINY, out=tmp_path / "run")
+    again = discorl.train(resume=tmp_path / "run")
+    assert again.finished
+    assert_same(again.state, tiny_run.state)
+    assert_same(again.metrics["loss"], tiny_run.metrics["loss"])
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"updates": 0}, "updates is 0; expected at least 1"),
+        ({"seed": -1}, "seed is -1; expected at least 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; expected a positive number"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"discount": 1.5}, "discount is 1.5; expected from 0 to 1"),
+        ({"hidden": (4, 0)}, "hidden is .*widths of at least 1"),
+        ({"log_every": 3, "checkpoint_every": 10}, "a multiple of log_every"),
+        ({"batch": 9, "replay_fraction": 0.0, "environments": 2}, "needs 9 fresh trajectories"),
+        ({"replay": 1, "replay_fraction": 1.0}, "replay is 1; expected at least the number"),
+        ({"learning_rte": 1.0}, "no setting 'learning_rte'; did you mean 'learning_rate'"),
+        ({"preset": "atri"}, "no preset 'atri'; did you mean 'atari'"),
+        ({"rule": "actor-critic"}, "no rule 'actor-critic'; did you mean 'actor_critic'"),
+        ({"rule": "ppo:epoch=2"}, "no parameter 'epoch', did you mean 'epochs'"),
+        ({"env": "cach"}, "no environment 'cach'; did you mean 'catch'"),
+        ({"env": "catch:rows=1"}, "rows must be at least 2, got 1"),
+        ({"rule": "ppo", "batch": 6, "environments": 6}, "multiple of its 4 minibatches"),
+    ],
+)
+def test_bad_settings_are_named(settings, message):
+    with pytest.raises(UserError, match=message):
+        discorl.train(**settings)
+
+
+def test_settings_come_from_one_place():
+    with pytest.raises(UserError, match="not several"):
+        discorl.train(discorl.Config(), updates=3)
+    with pytest.raises(UserError, match="either resume or out"):
+        discorl.train(resume="a", out="b")
+
+
+def test_an_existing_directory_is_not_overwritten(tmp_path):
+    discorl.train(**TINY | {"updates": 1}, out=tmp_path / "run")
+    with pytest.raises(UserError, match="run"):
+        discorl.train(**TINY | {"updates": 1}, out=tmp_path / "run")
+
+
+def test_an_environment_of_the_users_own():
+    result = discorl.train(environment=Catch(rows=3, columns=3), **TINY | {"env": "mine"})
+    assert result.finished
