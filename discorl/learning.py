@@ -244,8 +244,8 @@ class Learner:
     ) -> tuple[tuple[Params, PyTree], Metrics]:
         updates, optimizer = self.optimizer.update(gradients, optimizer, params)
         norms = {
-            "gradient_norm": optax.global_norm(gradients),
-            "update_norm": optax.global_norm(updates),
+            "gradient_norm": optax.tree.norm(gradients),
+            "update_norm": optax.tree.norm(updates),
         }
         return (optax.apply_updates(params, updates), optimizer), norms
 

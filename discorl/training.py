@@ -4,10 +4,8 @@ import contextlib
 import dataclasses
 import math
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from discorl.acting import ActorState, EpisodeStatistics
 from discorl.config import Config, configure
 from discorl.envs import Environment
 from discorl.files import write_atomically
+from discorl.interrupts import interrupts
 from discorl.learning import Learner, LearnerState
 from discorl.networks import Network, standard
 from discorl.optimisation import Optimisation
@@ -32,7 +31,7 @@ NetworkFactory = Callable[[OutputSpec, PyTree], Network]
 
 LONGEST_CALL = 256  # updates that one call of the compiled program may make
 CALL_SECONDS = 1.0  # how long a call should take, so that progress shows and Ctrl-C is heard
-RECENT = 100  # updates whose mean return is reported
+RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is reported
 
 
 @jax.tree_util.register_dataclass
@@ -205,7 +204,7 @@ class TrainResult:
     seconds: float  # that updates took, compilation apart
 
     def recent_return(self) -> np.ndarray:
-        """Mean return over the last 100 updates, for each seed."""
+        """Mean return over the last tenth of the updates, for each seed."""
         return np.array([recent_return(self.metrics, seed) for seed in seeds_of(self.metrics)])
 
 
@@ -215,8 +214,9 @@ def seeds_of(metrics: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def recent_return(metrics: Mapping[str, np.ndarray], seed: int) -> float:
-    """Mean return of one seed over the last 100 updates; NaN if no episode ended."""
-    rows = (metrics["seed"] == seed) & (metrics["update"] > metrics["update"].max() - RECENT)
+    """Mean return of one seed over the last tenth of the updates; NaN if no episode ended."""
+    latest = metrics["update"] > (1 - RECENT) * metrics["update"].max()
+    rows = (metrics["seed"] == seed) & latest
     values, episodes = metrics["return"][rows], metrics["episodes"][rows]
     seen = episodes > 0
     return float(np.average(values[seen], weights=episodes[seen])) if seen.any() else math.nan
@@ -310,7 +310,7 @@ class _Loop:
         stopped = False
         saved = done
         rate = 0.0  # updates a second
-        with Progress(config.updates) as progress, _interrupts() as interrupted:
+        with Progress(config.updates) as progress, interrupts() as interrupted:
             while done < config.updates and not stopped:
                 count = self._call_length(done, rate)
                 start = time.perf_counter()
@@ -387,7 +387,7 @@ class _Loop:
         return {name: np.array([row[name] for row in self._rows]) for name in names}
 
     def _recent_return(self) -> float:
-        recent = self._rows[-RECENT * self._config.seeds :]
+        recent = self._rows[-math.ceil(RECENT * len(self._rows)) :]
         values = [row["return"] for row in recent if row["episodes"] > 0]
         return float(np.mean(values)) if values else math.nan
 
@@ -412,32 +412,3 @@ def _row(part: Mapping[str, np.ndarray]) -> dict[str, float]:
             mean = values.mean()
         row[name] = float(mean)
     return row
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Notes the first Ctrl-C or SIGTERM, so that the update under way is finished and saved.
-
-    A second one stops the process as usual.
-    """
-    noted: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def note(number: int, frame: Any) -> None:
-        del frame
-        noted.append(number)
-        restore()
-
-    for number in before:
-        signal.signal(number, note)
-    try:
-        yield lambda: bool(noted)
-    finally:
-        restore()

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl import returns, rules
+from discorl import compilation, returns, rules
 from discorl.discovery.meta_gradient import MetaGradient
 from discorl.discovery.meta_value import MetaValue
 from discorl.learning import Learner, LearnerState
@@ -345,6 +345,7 @@ def verify(directory: str | Path, rule: str | None = None) -> list[Check]:
     files = sorted(p for p in directory.rglob("*.npz") if p.name != RULE_FILE)
     if not files:
         raise UserError(f"{directory}: holds no golden cases (npz files)")
+    compilation.enable_cache()
     checks = []
     for path in files:
         beside = path.parent / RULE_FILE

@@ -90,7 +90,7 @@ def _text(result: TrainResult) -> str:
     done = f"{data['updates']} updates, {data['steps']:,} environment steps"
     lines = [
         f"{result.config.rule} on {result.config.env}: {done} in {result.seconds:.1f} s",
-        f"mean return of the last 100 updates: {returns}",
+        f"mean return of the last tenth: {returns}",
         f"run directory: {result.path}",
     ]
     if result.finished:

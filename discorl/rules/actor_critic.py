@@ -33,7 +33,7 @@ class ActorCritic(Rule):
 
     lambda_: float = 0.95  # decay of the traces
     value_cost: float = 0.5  # weight of the value loss
-    entropy_cost: float = 0.01  # weight of the entropy bonus
+    entropy_cost: float = 0.03  # weight of the entropy bonus
 
     def outputs(self, num_actions: int) -> OutputSpec:
         """A policy and a scalar value."""
@@ -65,7 +65,6 @@ class ActorCritic(Rule):
         metrics = {
             "value": returns.weighted_mean(v_t, weight),
             "advantage_size": returns.weighted_mean(jnp.abs(advantage_t), weight),
-            "entropy": returns.weighted_mean(returns.entropy(logits_t), weight),
             "importance_ratio": returns.weighted_mean(rho_t, weight),
         }
         return {"value": vs_t, "advantage": advantage_t}, state, metrics

@@ -64,7 +64,6 @@ class PolicyGradient(Rule):
         metrics = {
             "value": returns.weighted_mean(v_t, weight),
             "advantage_size": returns.weighted_mean(jnp.abs(advantage_t), weight),
-            "entropy": returns.weighted_mean(returns.entropy(online["logits"][:-1]), weight),
         }
         return {"value": v_t + advantage_t, "advantage": advantage_t}, state, metrics
 

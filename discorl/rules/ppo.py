@@ -74,7 +74,6 @@ class PPO(Rule):
         metrics = {
             "value": returns.weighted_mean(v_t, weight),
             "advantage_size": returns.weighted_mean(jnp.abs(advantage_t), weight),
-            "entropy": returns.weighted_mean(returns.entropy(online["logits"][:-1]), weight),
         }
         return targets, state, metrics
 

@@ -1,0 +1,36 @@
+"""How a long command hears that it is to stop."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Notes the first Ctrl-C or SIGTERM, so that the update under way is finished and saved.
+
+    A second one stops the process as usual.
+    """
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(number: int, frame: Any) -> None:
+        del frame
+        noted.append(number)
+        restore()
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield lambda: bool(noted)
+    finally:
+        restore()
