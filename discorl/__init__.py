@@ -2,6 +2,7 @@
 
 from discorl import networks
 from discorl.config import PRESETS, Config, configure
+from discorl.discovery import DiscoverConfig, DiscoverResult, configure_discovery, discover
 from discorl.envs import Environment, Step
 from discorl.envs import make as make_environment
 from discorl.learning import Learner, LearnerState
@@ -17,6 +18,8 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "Config",
+    "DiscoverConfig",
+    "DiscoverResult",
     "Environment",
     "Learner",
     "LearnerState",
@@ -29,6 +32,8 @@ __all__ = [
     "Trajectory",
     "UserError",
     "configure",
+    "configure_discovery",
+    "discover",
     "load_rule",
     "make_environment",
     "networks",

@@ -59,6 +59,50 @@ def learning_curve(
     write_atomically(path, lambda file: figure.savefig(file, format="png"))
 
 
+def discovery_curve(
+    path: str | os.PathLike[str],
+    metrics: Mapping[str, np.ndarray],
+    evaluations: Mapping[str, np.ndarray],
+    *,
+    title: str,
+) -> None:
+    """Draws how the discovery of a rule goes as a PNG, over meta-steps.
+
+    The panels, from top to bottom: the return of the population's agents, the score of the rule
+    with fresh agents, and the norm of the meta-gradient.
+
+    Args:
+        path: the file to write, atomically.
+        metrics: columns of the population's metrics, with "update", "return" and
+            "meta/gradient_norm".
+        evaluations: columns of the evaluations, with "update", "score" and "best".
+        title: written above.
+    """
+    figure = Figure(figsize=(7, 8), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    returns, scores, norms = figure.subplots(3, sharex=True)
+    _decorate(returns, title, "", "return, mean over agents")
+    _decorate(scores, "", "", "score with fresh agents")
+    _decorate(norms, "", "meta-steps", "norm of the meta-gradient")
+    for axes, name in ((returns, "return"), (norms, "meta/gradient_norm")):
+        along, values = _by_seed(metrics, "update", name)
+        if np.isfinite(values).any():
+            _draw(axes, along, values, max(1, values.shape[1] // 20), unit="meta-step")
+    if (norms.dataLim.intervaly > 0).all() and np.isfinite(norms.dataLim.intervaly).all():
+        norms.set_yscale("log")
+    if evaluations:
+        scores.plot(evaluations["update"], evaluations["score"], "o-", color=_COLOUR, label="score")
+        best = evaluations["best"]
+        best = np.where(np.isfinite(best), best, np.nan)
+        scores.step(
+            evaluations["update"], best, ":", where="post", color="#999999", label="best so far"
+        )
+    for axes in (returns, scores, norms):
+        if axes.has_data():
+            axes.legend(edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=9)
+    write_atomically(path, lambda file: figure.savefig(file, format="png"))
+
+
 def _by_seed(metrics: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
     """Position of each update, [U], and the values of each seed there, [S, U], NaN for none."""
     if not metrics or not len(metrics["update"]):
@@ -71,16 +115,18 @@ def _by_seed(metrics: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndar
     return along, values
 
 
-def _draw(axes: Axes, along: np.ndarray, values: np.ndarray, window: int) -> None:
+def _draw(
+    axes: Axes, along: np.ndarray, values: np.ndarray, window: int, unit: str = "update"
+) -> None:
     smooth = _running_mean(values, window)
     # Means over next to nothing would start the line with a spike.
     smooth[:, : min(window, values.shape[1]) // 4] = np.nan
-    over = f"running mean over {window} updates" if window > 1 else "every update"
+    over = f"running mean over {window} {unit}s" if window > 1 else f"every {unit}"
     num_seeds = len(values)
     if num_seeds == 1:
         _draw_line(axes, along, smooth[0], over)
         if window > 1:
-            _draw_points(axes, along, values[0])
+            _draw_points(axes, along, values[0], f"each {unit}")
         return
     seen = np.isfinite(smooth).any(axis=0)  # elsewhere a mean over seeds would be over nothing
     along, smooth = along[seen], smooth[:, seen]
@@ -96,7 +142,7 @@ def _draw_line(axes: Axes, along: np.ndarray, values: np.ndarray, label: str) ->
     axes.plot(along[known], values[known], marker=marker, color=_COLOUR, label=label)
 
 
-def _draw_points(axes: Axes, along: np.ndarray, values: np.ndarray) -> None:
+def _draw_points(axes: Axes, along: np.ndarray, values: np.ndarray, label: str) -> None:
     known = np.flatnonzero(np.isfinite(values))
     known = known[:: -(-len(known) // _MOST_POINTS)]
     size, faint = 8, 0.25
@@ -108,7 +154,7 @@ def _draw_points(axes: Axes, along: np.ndarray, values: np.ndarray) -> None:
         alpha=faint,
         linewidth=0,
         zorder=1,
-        label="each update",
+        label=label,
     )
 
 

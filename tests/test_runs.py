@@ -13,6 +13,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from discorl import checkpoints
+from discorl.metrics import MetricsFile
 from discorl.runs import Run
 from discorl.types import UserError
 
@@ -269,11 +270,25 @@ def test_another_state_is_refused_instead_of_an_older_one_taken(run):
 
 def test_metrics_are_on_the_disk_before_the_checkpoint(run, monkeypatch):
     order = []
-    sync, save = run._metrics.sync, checkpoints.save
-    monkeypatch.setattr(run._metrics, "sync", lambda: (order.append("metrics"), sync()))
+    sync, save = MetricsFile.sync, checkpoints.save
+    monkeypatch.setattr(MetricsFile, "sync", lambda self: (order.append("table"), sync(self)))
     monkeypatch.setattr(checkpoints, "save", lambda *a: (order.append("state"), save(*a)))
+    run.log([{"update": 1, "loss": 0.5}])
+    run.log([{"update": 1, "agent": 0, "loss": 0.5}], table="agents")
     run.save(1, state(1))
-    assert order == ["metrics", "state"]
+    assert order == ["table", "table", "state"]
+
+
+def test_every_table_goes_back_with_the_checkpoint(run):
+    for update in (1, 2):
+        run.log([{"update": update, "loss": 0.5}])
+        run.log([{"update": update, "agent": 3, "loss": 0.5}], table="agents")
+        if update == 1:
+            run.save(1, state(1))
+    assert run.restore(TEMPLATE)[0] == 1
+    assert run.metrics()["update"].tolist() == [1]
+    assert run.metrics("agents")["update"].tolist() == [1]
+    assert (run.path / "tensorboard" / "agents" / "agent_3").is_dir()
 
 
 SURVIVE = """

@@ -15,6 +15,7 @@ from discorl.types import UserError
 COMMANDS = {
     "train": ("discorl.cli.train", "Train agents on an environment with a rule."),
     "evaluate": ("discorl.cli.evaluate", "Play the agents of a training run."),
+    "discover": ("discorl.cli.discover", "Discover a rule with a population of agents."),
     "rules": ("discorl.cli.rules", "List, show, fetch, import and export rules."),
     "verify": ("discorl.cli.verify", "Recompute golden values on this machine."),
 }

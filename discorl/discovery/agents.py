@@ -1,7 +1,7 @@
 """An agent of the population: it lives, learns by the current rule, and says how to improve it."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from discorl import acting, envs
 from discorl.acting import ActorState
+from discorl.config import Config
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.meta_gradient import MetaGradient, MetaLoss, Update
 from discorl.discovery.meta_value import MetaValue, MetaValueState
@@ -54,6 +55,28 @@ class Tasks:
         return cls(lambda key: (), lambda task: fixed)
 
 
+def draw_lifetime(key: Key, lifetimes: Sequence[int]) -> Array:
+    """One of the lengths, [] int32, drawn with a probability proportional to its inverse."""
+    lengths = jnp.array(lifetimes, jnp.int32)
+    return lengths[jax.random.categorical(key, -jnp.log(lengths.astype(jnp.float32)))]
+
+
+def learner_of(agent: Config, environment: Environment, rule: Disco) -> Learner:
+    """The learner of an agent under a rule that is being discovered."""
+    network = standard(
+        rule.outputs(environment.num_actions),
+        environment.observation,
+        torso=agent.torso,
+        hidden=agent.hidden,
+        filters=agent.filters,
+        action_lstm=agent.action_lstm,
+        action_hidden=agent.action_hidden,
+    )
+    optimisation = Optimisation(learning_rate=agent.learning_rate, adam_epsilon=agent.adam_epsilon)
+    rule = dataclasses.replace(rule, discount=agent.discount)
+    return Learner(rule, network, optimisation.optimizer(), environment.num_actions)
+
+
 class Agents:
     """The functions of one group of agents; all are pure, and of one agent: callers vmap them."""
 
@@ -62,19 +85,7 @@ class Agents:
         self._agent = group.config
         self._tasks = Tasks.of(group.config.env)
         example = self._tasks.environment(self._tasks.draw(jax.random.key(0)))
-        agent = group.config
-        network = standard(
-            rule.outputs(example.num_actions),
-            example.observation,
-            hidden=agent.hidden,
-            action_lstm=agent.action_lstm,
-            action_hidden=agent.action_hidden,
-        )
-        optimisation = Optimisation(
-            learning_rate=agent.learning_rate, adam_epsilon=agent.adam_epsilon
-        )
-        rule = dataclasses.replace(rule, discount=agent.discount)
-        self.learner = Learner(rule, network, optimisation.optimizer(), example.num_actions)
+        self.learner = learner_of(group.config, example, rule)
         self.meta_value = MetaValue(
             example.observation,
             hidden=config.value_hidden,
@@ -94,27 +105,32 @@ class Agents:
         return Trainer(self._agent, self._tasks.environment(task), self.learner)
 
     def begin(self, key: Key, lives: Array) -> AgentState:
-        """A new life: a task, an agent that knows nothing, and a budget of experience."""
+        """A new life: a task, an agent that knows nothing, and a budget of experience.
+
+        Args:
+            key: random key; used up.
+            lives: [] int32, lives before this one.
+        """
         key, task_key, training_key, validation_key, value_key, budget_key = jax.random.split(
             key, 6
         )
         task = self._tasks.draw(task_key)
         trainer = self._trainer(task)
-        lengths = jnp.array(self._config.lifetimes, jnp.int32)
-        # A choice with probability proportional to 1 / length.
-        choice = jax.random.categorical(budget_key, -jnp.log(lengths.astype(jnp.float32)))
         return AgentState(
             task=task,
             training=trainer.init(training_key),
             validation=acting.init(trainer.environment, validation_key, self._config.validation),
             meta_value=self.meta_value.init(value_key),
             key=key,
-            budget=lengths[choice],
+            budget=draw_lifetime(budget_key, self._config.lifetimes),
             lives=lives,
         )
 
     def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
         """Lives on for a window of updates, and differentiates it.
+
+        Whether the life is over then is for the caller to see, from the metrics "steps" and
+        "budget": a new life is a large program, and seldom needed.
 
         Returns:
             the meta-gradient; the new state; metrics.
@@ -134,7 +150,7 @@ class Agents:
         (training, meta_value), (window, metrics) = jax.lax.scan(
             update, (state.training, state.meta_value), length=self._config.window
         )
-        key, act_key, life_key = jax.random.split(state.key, 3)
+        key, act_key = jax.random.split(state.key)
         actor, validation, _ = acting.rollout(
             trainer.environment,
             lambda observation: self.learner.policy(training.learner.params, observation),
@@ -146,10 +162,8 @@ class Agents:
             eta, window, training.learner, meta_value, validation
         )
         new = AgentState(state.task, training, actor, meta_value, key, state.budget, state.lives)
-        over = training.steps >= state.budget
-        fresh = self.begin(life_key, state.lives + 1)
-        new = jax.tree.map(lambda a, b: jnp.where(over, a, b), fresh, new)
-        return gradient, new, meta_metrics | _average(metrics) | {"lives": new.lives}
+        life = {"budget": state.budget, "lives": state.lives}
+        return gradient, new, meta_metrics | _average(metrics) | life
 
 
 def _average(metrics: Metrics) -> dict[str, Any]:

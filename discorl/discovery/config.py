@@ -98,9 +98,11 @@ class DiscoverConfig:
     """Hidden width of the meta-network's small nets."""
 
     evaluate_every: int = 100
-    """Meta-steps between two evaluations of the rule on fresh agents."""
+    """Meta-steps between two evaluations of the rule on fresh agents; there is one before the
+    first meta-step and one after the last, too."""
     evaluate_on: tuple[str, ...] = ("catch:rows=5,columns=5",)
-    """Environments of the evaluation."""
+    """Environments of the evaluation, such as members held out of a family
+    (`grid:seed=1,split=held_out`); settings of their agents may follow as in `envs`."""
     evaluate_seeds: int = 2
     """Fresh agents for each of them."""
     evaluate_updates: int = 300
@@ -122,8 +124,11 @@ class DiscoverConfig:
         self._require(
             bool(self.lifetimes) and min(self.lifetimes) >= 1, "lifetimes", "steps of at least 1"
         )
+        self._require(self.seed >= 0, "seed", "at least 0")
+        self._require(len(self.evaluate_on) > 0, "evaluate_on", "at least one environment")
         for name in ("meta_learning_rate", "max_meta_gradient", "value_learning_rate"):
-            self._require(getattr(self, name) > 0, name, "a positive number")
+            value = getattr(self, name)
+            self._require(math.isfinite(value) and value > 0, name, "a positive number")
 
     def _require(self, holds: bool, name: str, accepted: str) -> None:
         if not holds:
@@ -147,9 +152,10 @@ class DiscoverConfig:
 
     def groups(self) -> list["Group"]:
         """The agents of each environment, with their settings."""
-        return [self._group(text) for text in self.envs]
+        return [self.group(text) for text in self.envs]
 
-    def _group(self, text: str) -> "Group":
+    def group(self, text: str) -> "Group":
+        """The agents that a text such as `grid:size=5;agents=4` asks for."""
         env, *parts = text.split(";")
         settings: dict[str, Any] = {"agents": self.agents}
         kinds = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -160,6 +166,8 @@ class DiscoverConfig:
             settings[name] = _read(value, kinds[name], part)
         agents = settings.pop("agents")
         shared = {name: getattr(self, name) for name in _OWN if name != "agents"}
+        if agents < 1:
+            raise UserError(f"agents is {agents} in {text!r}; expected at least 1")
         config = Config(rule="", env=env.strip(), **{**shared, **settings})
         return Group(config, agents)
 
@@ -270,12 +278,33 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         ),
         "evaluate_updates": 200,
     },
-    # The paper's settings, on the families of this package; its environments come with suites.
+    # The paper's settings (Oh et al., Nature 648, 2025), on the families of this package. What the
+    # paper leaves open, the networks and replay, is as in the published demo and its evaluations.
     "paper": {
         "agents": 4,
         "envs": ("grid:size=9", "tabular", "chain", "windy_catch", "cliff", "memory"),
         "meta_steps": 100_000,
+        "window": 20,
         "lifetimes": (20_000_000, 50_000_000, 100_000_000, 200_000_000),
+        "meta_learning_rate": 1e-3,
+        "per_agent_adam": True,
+        "environments": 10,
+        "unroll": 29,
+        "batch": 96,
+        "replay_fraction": 0.9,
+        "validation": 48,
+        "validation_unroll": 29,
+        "learning_rate": 3e-4,
+        "discount": 0.997,
+        "value_learning_rate": 3e-4,
+        "value_discount": 0.997,
+        "value_lambda": 0.95,
+        "evaluate_on": (
+            "grid:size=9,seed=1,split=held_out",
+            "tabular:seed=1,split=held_out",
+            "windy_catch:seed=1,split=held_out",
+        ),
+        "evaluate_updates": 2000,
         "evaluate_every": 1000,
         "checkpoint_every": 500,
     },
@@ -295,7 +324,6 @@ def configure_discovery(preset: str = "demo", **settings: Any) -> DiscoverConfig
         if name not in fields:
             raise UserError(f"no setting {name!r}; {specs.nearest(name, fields)}")
     config = DiscoverConfig(**{"preset": preset, **PRESETS[preset], **settings})
-    config.groups()  # to refuse what they refuse, early
-    if not math.isfinite(config.meta_learning_rate):
-        raise UserError("meta_learning_rate must be finite")
+    for text in (*config.envs, *config.evaluate_on):
+        config.group(text)  # to refuse what it refuses, early
     return config

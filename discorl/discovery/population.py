@@ -1,9 +1,11 @@
 """The population: many agents under one rule, and how their meta-gradients move it."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from discorl.discovery.agents import Agents, AgentState
@@ -11,6 +13,8 @@ from discorl.discovery.config import DiscoverConfig
 from discorl.optimisation import scale_by_adam
 from discorl.rules import Disco
 from discorl.types import Array, Key, Metrics, Params, PyTree
+
+Columns = dict[str, np.ndarray]  # metrics on the host
 
 
 @jax.tree_util.register_dataclass
@@ -35,26 +39,33 @@ class Population:
         self._adam = optax.chain(
             scale_by_adam(), optax.clip(1.0), optax.scale(-config.meta_learning_rate)
         )
+        # One program a group begins the lives of its agents, the first and all later ones.
+        self._begins = [jax.jit(group.begin) for group in self.groups]
         self._steps = [
             jax.jit(jax.vmap(group.meta_step, in_axes=(None, 0)), donate_argnums=1)
             for group in self.groups
         ]
-        self._move = jax.jit(self._combine, donate_argnums=(1,))
+        self._move = jax.jit(self.combine, donate_argnums=1)
+        self._place = jax.jit(_place, donate_argnums=0)
 
     def init(self, eta: Params, key: Key) -> PopulationState:
         """A population of agents at the beginning of their first lives."""
         states = []
-        for i, (group, count) in enumerate(zip(self.groups, self.counts, strict=True)):
+        for i, (begin, count) in enumerate(zip(self._begins, self.counts, strict=True)):
             keys = jax.random.split(jax.random.fold_in(key, i), count)
-            states.append(jax.jit(jax.vmap(group.begin))(keys, jnp.zeros(count, jnp.int32)))
+            agents = [begin(key, jnp.int32(0)) for key in keys]
+            states.append(jax.tree.map(lambda *leaves: jnp.stack(leaves), *agents))
         total = sum(self.counts)
         optimizer = self._adam.init(eta)
         if self.config.per_agent_adam:
             optimizer = jax.tree.map(lambda x: jnp.stack([x] * total), optimizer)
         return PopulationState(eta, tuple(states), optimizer, jnp.zeros(total, jnp.int32))
 
-    def meta_step(self, state: PopulationState) -> tuple[PopulationState, Metrics, Metrics]:
-        """Every agent lives on for a window; then the rule moves.
+    def meta_step(self, state: PopulationState) -> tuple[PopulationState, Columns, Columns]:
+        """Every agent lives on for a window; the rule moves; those whose life is over begin anew.
+
+        Args:
+            state: the population; its arrays are used up.
 
         Returns:
             the new state; metrics of the whole; metrics of each agent, [agents].
@@ -71,17 +82,46 @@ class Population:
         )
         by_agent = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *metrics)
         by_agent |= {"meta/gradient_norm": norms, "dropped": dropped}
-        return PopulationState(eta, tuple(groups), optimizers, dropped), whole, by_agent
+        state = PopulationState(eta, tuple(groups), optimizers, dropped)
+        whole, by_agent = jax.device_get((whole, by_agent))
+        over = np.flatnonzero(by_agent["steps"] >= by_agent["budget"])
+        return self.restart(state, over.tolist()), whole, by_agent
 
-    def _combine(
+    def restart(self, state: PopulationState, agents: Sequence[int]) -> PopulationState:
+        """Lets agents begin a new life; nothing is left of the old one but their meta-Adam.
+
+        Args:
+            state: the population; the arrays of the agents' groups are used up.
+            agents: their numbers, counted through all groups.
+        """
+        groups = list(state.groups)
+        places = [(g, i) for g, count in enumerate(self.counts) for i in range(count)]
+        for agent in agents:
+            group, i = places[agent]
+            old = groups[group]
+            fresh = self._begins[group](old.key[i], old.lives[i] + 1)
+            groups[group] = self._place(old, fresh, i)
+        return dataclasses.replace(state, groups=tuple(groups))
+
+    def combine(
         self, eta: Params, optimizers: PyTree, dropped: Array, gradients: Params
     ) -> tuple[Params, PyTree, Array, Metrics, Array]:
         """Moves the rule by the agents' meta-gradients, every leaf [agents, ...].
 
         A meta-gradient that is not finite, or too large, is left out: it changes neither the rule
         nor its agent's Adam.
+
+        Args:
+            eta: the rule's parameters.
+            optimizers: state of the Adams, or of the only one.
+            dropped: [agents], meta-gradients left out so far.
+            gradients: the meta-gradients.
+
+        Returns:
+            the moved parameters; the Adams; the count of those left out; metrics of the whole;
+            the norm of each meta-gradient, [agents].
         """
-        norms = jax.vmap(optax.global_norm)(gradients)
+        norms = jax.vmap(optax.tree.norm)(gradients)
         kept = jnp.isfinite(norms) & (norms <= self.config.max_meta_gradient)
 
         def masked(x: Array) -> Array:
@@ -102,12 +142,17 @@ class Population:
             update, optimizers = self._adam.update(mean, optimizers)
         whole = {
             "gradient_cosine": _mean_cosine(gradients, jnp.where(kept, norms, 0)),
-            "eta_norm": optax.global_norm(eta),
-            "eta_update_norm": optax.global_norm(update),
+            "eta_norm": optax.tree.norm(eta),
+            "eta_update_norm": optax.tree.norm(update),
             "kept": jnp.sum(kept),
         }
         dropped = dropped + ~kept
         return optax.apply_updates(eta, update), optimizers, dropped, whole, norms
+
+
+def _place(group: AgentState, agent: AgentState, i: Array) -> AgentState:
+    """Writes one agent into its group."""
+    return jax.tree.map(lambda slots, new: slots.at[i].set(new), group, agent)
 
 
 def _mean_cosine(gradients: Params, norms: Array) -> Array:
@@ -115,4 +160,4 @@ def _mean_cosine(gradients: Params, norms: Array) -> Array:
     scale = jnp.where(norms > 0, 1 / jnp.where(norms > 0, norms, 1), 0)
     total = jax.tree.map(lambda g: jnp.tensordot(scale, g, axes=1), gradients)
     count = jnp.sum(norms > 0)
-    return (optax.global_norm(total) ** 2 - count) / (count * (count - 1))
+    return (optax.tree.norm(total) ** 2 - count) / (count * (count - 1))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Environment, Step
+from discorl.envs.families.base import Reference
 from discorl.types import Array, Key, UserError
 
 _BACKGROUND = (24, 26, 38)
@@ -85,6 +86,17 @@ class Catch(Environment[CatchState]):
         ball = (row == state.ball_row) & (column == state.ball_column)
         paddle = (row == self.rows - 1) & (column == state.paddle)
         return (ball | paddle).astype(jnp.float32)
+
+    def reference(self) -> Reference:
+        """Exact expected returns per episode of random and of optimal play.
+
+        The ball's column is uniform and nothing that random play does depends on it: the two meet
+        with probability 1 / columns. Optimal play catches every ball that it can reach in time.
+        """
+        middle, reach = self.columns // 2, self.rows - 1
+        reachable = min(middle, reach) + 1 + min(self.columns - 1 - middle, reach)
+        random, optimal = (2 * caught / self.columns - 1 for caught in (1, reachable))
+        return Reference(jnp.float32(random), jnp.float32(optimal))
 
     def render(self, state: CatchState) -> np.ndarray:
         """A picture with a round ball and a flat paddle: [height, width, 3] uint8."""

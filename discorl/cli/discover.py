@@ -1,0 +1,102 @@
+"""The command `discorl discover`."""
+
+import argparse
+import dataclasses
+import itertools
+from pathlib import Path
+
+import tyro
+
+from discorl.cli.commands import Command, Result
+from discorl.discovery import DiscoverConfig, DiscoverResult, configure_discovery, discover
+from discorl.types import UserError
+
+RUNS = Path("runs")
+DEFAULT_PRESET = "demo"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Arguments(DiscoverConfig):
+    """Settings of a run, and where it is kept."""
+
+    out: Path | None = None
+    """Run directory to make; by default a new one in `runs`."""
+    resume: Path | None = None
+    """Run directory to go on with, with its own settings."""
+
+    @property
+    def config(self) -> DiscoverConfig:
+        names = [field.name for field in dataclasses.fields(DiscoverConfig)]
+        return configure_discovery(**{name: getattr(self, name) for name in names})
+
+
+def discover_command(arguments: list[str], program: str) -> Result:
+    """Discover a rule with a population of agents, from scratch or from another rule."""
+    parsed = _parse(arguments, program)
+    if parsed.resume is not None:
+        result = discover(resume=parsed.resume)
+    else:
+        result = discover(parsed.config, out=parsed.out or _free_directory(parsed.preset))
+    return Result(_data(result), _text(result), ok=result.finished)
+
+
+def _parse(arguments: list[str], program: str) -> _Arguments:
+    """Parses twice, for the preset decides the defaults of the others."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", default=DEFAULT_PRESET)
+    chosen, _ = first.parse_known_args(arguments)
+    parsed = tyro.cli(
+        _Arguments,
+        prog=program,
+        description=discover_command.__doc__,
+        default=_Arguments(**configure_discovery(chosen.preset).as_dict()),
+        args=arguments,
+    )
+    if parsed.resume is not None and len(arguments) > 2:
+        raise UserError(
+            "--resume goes on with the run's own settings and takes no others: run "
+            f"`discorl discover --resume {parsed.resume}`"
+        )
+    return parsed
+
+
+def _free_directory(preset: str) -> Path:
+    """`runs/discover-PRESET-N`, N being the first that is free."""
+    names = (f"discover-{preset}-{i}" for i in itertools.count())
+    return next(path for name in names if not (path := RUNS / name).exists())
+
+
+def _data(result: DiscoverResult) -> dict:
+    path = str(result.path)
+    return {
+        "run": path,
+        "finished": result.finished,
+        "meta_steps": int(result.metrics["update"][-1]),
+        "seconds": result.seconds,
+        "return": float(result.metrics["return"][-1]),
+        "score": float(result.evaluations["score"][-1]),
+        "best_score": result.best_score,
+        "dropped": int(result.metrics["dropped"][-1]),
+        "rule": f"{path}/rule.npz",
+        "best": f"{path}/best.npz",
+    }
+
+
+def _text(result: DiscoverResult) -> str:
+    data = _data(result)
+    lines = [
+        f"{data['meta_steps']} meta-steps in {result.seconds:.1f} s",
+        f"mean return of the agents: {data['return']:.3f}",
+        f"score with fresh agents: {data['score']:.3f}, at best {result.best_score:.3f}",
+        f"run directory: {result.path}",
+    ]
+    if data["dropped"]:
+        lines.insert(1, f"{data['dropped']} meta-gradients were left out: too large or not finite")
+    if result.finished:
+        lines.append(f"next: discorl train --rule {data['best']}")
+    else:
+        lines.append(f"stopped; go on with: discorl discover --resume {result.path}")
+    return "\n".join(lines)
+
+
+COMMANDS: dict[str, Command] = {"": discover_command}

@@ -1,0 +1,300 @@
+"""The loop around meta-steps: it logs, evaluates, saves and listens for Ctrl-C."""
+
+import contextlib
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl import compilation, plots, rules
+from discorl.discovery.config import DiscoverConfig, configure_discovery
+from discorl.discovery.population import Columns, Population, PopulationState
+from discorl.discovery.scoring import Scoring
+from discorl.files import write_atomically
+from discorl.interrupts import interrupts
+from discorl.progress import Progress
+from discorl.rules import Disco, weights
+from discorl.runs import Run
+from discorl.types import Array, Key, Params, UserError
+from discorl.versions import versions
+
+Rows = list[dict[str, float]]
+
+
+class _Keys(NamedTuple):
+    rule: Key
+    population: Key
+    scoring: Key
+
+
+def _keys(config: DiscoverConfig) -> _Keys:
+    return _Keys(*jax.random.split(jax.random.key(config.seed), 3))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DiscoverState:
+    """All that a run of discovery depends on from one meta-step to the next."""
+
+    population: PopulationState
+    best_eta: Params  # of the highest score so far
+    best_score: Array  # [] float32
+    best_meta_step: Array  # [] int32
+
+
+@dataclasses.dataclass(frozen=True)
+class DiscoverResult:
+    """What discovery leaves behind."""
+
+    config: DiscoverConfig
+    rule: Disco
+    eta: Params  # the rule's parameters after the last meta-step
+    best_eta: Params  # and those that were evaluated best
+    best_score: float
+    metrics: dict[str, np.ndarray]  # one row a meta-step
+    evaluations: dict[str, np.ndarray]  # one row an evaluation
+    path: Path | None  # the run directory
+    finished: bool  # False: stopped by the user; the run can be resumed
+    seconds: float  # that meta-steps and evaluations took
+
+
+def discover(
+    config: DiscoverConfig | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> DiscoverResult:
+    """Discovers a rule, from scratch or from another rule.
+
+    Args:
+        config: all settings; or else give them one by one.
+        out: the run directory to make; None keeps nothing on disk. It will hold the current rule
+            in `rule.npz` and the best one in `best.npz`, both ready for `discorl.train`.
+        resume: a run directory to go on with, in place of settings.
+        **settings: fields of `DiscoverConfig`; see `discorl.configure_discovery`.
+
+    Returns:
+        the rule and the metrics of its discovery.
+
+    Example:
+        result = discorl.discover(preset="laptop", meta_steps=500, out="runs/mine")
+        discorl.train(rule="runs/mine/best.npz", env="catch")
+    """
+    if sum(x is not None for x in (config, resume, settings or None)) > 1:
+        raise UserError("give one of config, resume and single settings, not several of them")
+    if resume is not None and out is not None:
+        raise UserError("a resumed run goes on in its own directory: give either resume or out")
+    compilation.enable_cache()
+    with contextlib.ExitStack() as stack:
+        run = None
+        if resume is not None:
+            run = stack.enter_context(Run.open(resume))
+            if run.kind != "discover":
+                raise UserError(f"{resume} holds a run of `{run.kind}`, not of `discover`")
+            config = DiscoverConfig(**run.config)
+        config = config or configure_discovery(**settings)
+        rule, eta = starting_rule(config, _kept_start(run))
+        population = Population(config, rule)
+        scoring = Scoring(config, rule, _keys(config).scoring)
+        if out is not None:
+            run = stack.enter_context(Run.create(out, config.as_dict(), kind="discover"))
+            if config.start is not None:
+                _keep_start(run, config)
+        return _Loop(config, population, scoring, rule, eta, run).run()
+
+
+def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Disco, Params]:
+    """The rule that discovery starts from, and its parameters.
+
+    Args:
+        config: the settings; a rule that they name brings its own sizes and bins.
+        file: file of that rule, in place of where it would be looked for.
+    """
+    if config.start is None:
+        rule = Disco(sizes=config.sizes, num_bins=config.bins)
+        return rule, jax.jit(rule.init_params)(_keys(config).rule)
+    loaded, eta = rules.load(config.start, file=file, rules_path=config.rules_path)
+    if not isinstance(loaded, Disco):
+        raise UserError(
+            f"start is {config.start!r}, a rule made by hand; expected a learned rule, by its "
+            "name or file"
+        )
+    return loaded, jax.tree.map(jnp.asarray, eta)
+
+
+def _keep_start(run: Run, config: DiscoverConfig) -> None:
+    """Copies the rule into the run, which so stands alone and resumes from the very same rule."""
+    source = rules.find(config.start or "", config.rules_path)
+    if source is not None:
+        content = source.read_bytes()
+        write_atomically(run.path / "start.npz", lambda file: file.write(content))
+
+
+def _kept_start(run: Run | None) -> Path | None:
+    path = run.path / "start.npz" if run else None
+    return path if path and path.exists() else None
+
+
+class _Loop:
+    """Makes meta-steps until the run is done."""
+
+    def __init__(
+        self,
+        config: DiscoverConfig,
+        population: Population,
+        scoring: Scoring,
+        rule: Disco,
+        eta: Params,
+        run: Run | None,
+    ) -> None:
+        self._config = config
+        self._population = population
+        self._scoring = scoring
+        self._rule = rule
+        self._eta = eta
+        self._run = run
+        self._rows: Rows = []
+        self._evaluations: Rows = []
+        self._versions = versions()
+
+    def run(self) -> DiscoverResult:
+        config = self._config
+        start = time.perf_counter()
+        done, state = self._start()
+        stopped = False
+        with Progress(config.meta_steps, "meta-steps") as progress, interrupts() as interrupted:
+            if done == 0:
+                state = self._evaluate(0, state)
+            while done < config.meta_steps and not stopped:
+                population, whole, by_agent = self._population.meta_step(state.population)
+                state = dataclasses.replace(state, population=population)
+                done += 1
+                self._log(done, whole, by_agent)
+                last = done == config.meta_steps
+                if last or done % config.evaluate_every == 0:
+                    state = self._evaluate(done, state)
+                stopped = interrupted()
+                if last or stopped or done % config.checkpoint_every == 0:
+                    self._save(done, state)
+                progress.update(
+                    done,
+                    {"return": self._rows[-1]["return"], "best score": float(state.best_score)},
+                )
+        return self._finish(state, done, time.perf_counter() - start)
+
+    def _initial_state(self) -> DiscoverState:
+        return DiscoverState(
+            population=self._population.init(self._eta, _keys(self._config).population),
+            best_eta=self._eta,
+            best_score=jnp.float32(-jnp.inf),
+            best_meta_step=jnp.int32(0),
+        )
+
+    def _start(self) -> tuple[int, DiscoverState]:
+        if self._run is not None:
+            restored = self._run.restore(jax.eval_shape(self._initial_state))
+            if restored is not None:
+                self._rows = _rows(self._run.metrics())
+                self._evaluations = _rows(self._run.metrics("evaluation"))
+                done, state = restored[0], jax.tree.map(jnp.asarray, restored[1])
+                # The files may be older than the checkpoint, or newer if that was damaged.
+                self._write_rules(done, state)
+                return done, state
+        return 0, self._initial_state()
+
+    def _log(self, done: int, whole: Mapping[str, np.ndarray], by_agent: Columns) -> None:
+        row = {"update": done} | _means(by_agent) | {n: float(x) for n, x in sorted(whole.items())}
+        self._rows.append(row)
+        if self._run is not None:
+            self._run.log([row])
+            count = len(by_agent["steps"])
+            agents = [{n: x[i].item() for n, x in sorted(by_agent.items())} for i in range(count)]
+            rows = [{"update": done, "agent": i} | agent for i, agent in enumerate(agents)]
+            self._run.log(rows, "agents")
+
+    def _evaluate(self, done: int, state: DiscoverState) -> DiscoverState:
+        """Scores the rule; the best one so far becomes part of the state."""
+        eta = state.population.eta
+        score = self._scoring(eta)
+        if score.mean > float(state.best_score):
+            state = DiscoverState(state.population, eta, jnp.float32(score.mean), jnp.int32(done))
+        row = {"update": done, "best": float(state.best_score)} | score.row()
+        self._evaluations.append(row)
+        if self._run is not None:
+            self._run.log([row], "evaluation")
+        return state
+
+    def _save(self, done: int, state: DiscoverState) -> None:
+        if self._run is not None:
+            self._run.save(done, state)
+            self._write_rules(done, state)
+            names = dict.fromkeys(text.partition(":")[0] for text in self._config.envs)
+            plots.discovery_curve(
+                self._run.curve_path,
+                _columns(self._rows),
+                _columns(self._evaluations),
+                title=f"discovery on {', '.join(names)}",
+            )
+
+    def _write_rules(self, done: int, state: DiscoverState) -> None:
+        assert self._run is not None
+        score = float(state.best_score)
+        best = self._provenance(int(state.best_meta_step))
+        best |= {"score": score if math.isfinite(score) else None}
+        for name, eta, metadata in (
+            ("rule.npz", state.population.eta, self._provenance(done)),
+            ("best.npz", state.best_eta, best),
+        ):
+            weights.save(self._run.path / name, jax.tree.map(np.asarray, eta), metadata)
+
+    def _provenance(self, meta_steps: int) -> dict[str, Any]:
+        """What a rule file remembers of where it comes from."""
+        return {
+            "bins": self._rule.num_bins,
+            "meta_steps": meta_steps,
+            "seed": self._config.seed,
+            "discorl": self._versions["discorl"],
+            "commit": self._versions["commit"],
+            "config": self._config.as_dict(),
+        }
+
+    def _finish(self, state: DiscoverState, done: int, seconds: float) -> DiscoverResult:
+        return DiscoverResult(
+            config=self._config,
+            rule=self._rule,
+            eta=state.population.eta,
+            best_eta=state.best_eta,
+            best_score=float(state.best_score),
+            metrics=_columns(self._rows),
+            evaluations=_columns(self._evaluations),
+            path=None if self._run is None else self._run.path,
+            finished=done == self._config.meta_steps,
+            seconds=seconds,
+        )
+
+
+def _means(by_agent: Columns) -> dict[str, float]:
+    """Metrics of the population: means over those agents that have a value, and totals."""
+    means = {}
+    for name, values in sorted(by_agent.items()):
+        known = values[~np.isnan(values)]
+        means[name] = float(known.mean()) if len(known) else math.nan
+    totals = {name: int(by_agent[name].sum()) for name in ("dropped", "episodes", "lives")}
+    return means | totals
+
+
+def _rows(columns: Mapping[str, np.ndarray]) -> Rows:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _columns(rows: Rows) -> dict[str, np.ndarray]:
+    names = rows[0] if rows else {}
+    return {name: np.array([row[name] for row in rows]) for name in names}

@@ -1,0 +1,127 @@
+"""How good a rule is: what fresh agents earn that it trains, on environments chosen for that."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl import envs
+from discorl.config import Config
+from discorl.discovery.agents import learner_of
+from discorl.discovery.config import DiscoverConfig
+from discorl.envs import Environment
+from discorl.envs.families import Member
+from discorl.rules import Disco
+from discorl.training import LONGEST_CALL, Trainer, TrainState
+from discorl.types import Array, Key, Metrics, Params, PyTree
+
+LAST = 0.25  # share of the updates, at their end, that count
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What a rule's agents earned."""
+
+    returns: dict[str, float]  # by environment; NaN where no episode ended
+    scores: dict[str, float]  # the same, 0 for random and 1 for optimal play where that is known
+
+    @property
+    def mean(self) -> float:
+        """Mean score over environments."""
+        return math.fsum(self.scores.values()) / len(self.scores)
+
+    def row(self) -> dict[str, float]:
+        """The score as columns of a table."""
+        columns = {"score": self.mean}
+        for name in self.scores:
+            columns |= {f"score/{name}": self.scores[name], f"return/{name}": self.returns[name]}
+        return columns
+
+
+class Scoring:
+    """Trains fresh agents with a rule, always from the same keys, so that only the rule counts."""
+
+    def __init__(self, config: DiscoverConfig, rule: Disco, key: Key) -> None:
+        self._updates = config.evaluate_updates
+        self._keys = jax.random.split(key, config.evaluate_seeds)
+        self._environments: dict[str, Environment] = {}
+        self._programs: dict[str, _Program] = {}
+        programs: dict[Hashable, _Program] = {}
+        for text in config.evaluate_on:
+            agent = config.group(text).config
+            environment = envs.make(agent.env)
+            # Members of one family differ in numbers only: one program serves them all.
+            shape = environment.family if isinstance(environment, Member) else text
+            kind = (shape, dataclasses.replace(agent, env=""))
+            if kind not in programs:
+                programs[kind] = _Program(agent, environment, rule)
+            self._environments[text] = environment
+            self._programs[text] = programs[kind]
+
+    def __call__(self, eta: Params) -> Score:
+        """Scores a rule by its parameters."""
+        returns, scores = {}, {}
+        for text, environment in self._environments.items():
+            metrics = self._programs[text].run(environment, self._keys, eta, self._updates)
+            returns[text] = _last_return(metrics)
+            scores[text] = _normalise(environment, returns[text])
+        return Score(returns, scores)
+
+
+class _Program:
+    """Training from scratch in one shape of environment, compiled once."""
+
+    def __init__(self, agent: Config, environment: Environment, rule: Disco) -> None:
+        _, assemble = _take_apart(environment)
+        learner = learner_of(agent, environment, rule)
+
+        def begin(task: PyTree, key: Key) -> TrainState:
+            return Trainer(agent, assemble(task), learner).init(key)
+
+        def go_on(
+            task: PyTree, state: TrainState, eta: Params, count: Array
+        ) -> tuple[TrainState, Metrics]:
+            return Trainer(agent, assemble(task), learner).run(state, eta, count)
+
+        self._begin = jax.jit(jax.vmap(begin, in_axes=(None, 0)))
+        self._go_on = jax.jit(jax.vmap(go_on, in_axes=(None, 0, None, None)), donate_argnums=1)
+
+    def run(
+        self, environment: Environment, keys: Key, eta: Params, updates: int
+    ) -> dict[str, np.ndarray]:
+        """Trains an agent for each key; returns metrics of every update, [S, updates]."""
+        task, _ = _take_apart(environment)
+        state = self._begin(task, keys)
+        parts = []
+        for done in range(0, updates, LONGEST_CALL):
+            count = min(LONGEST_CALL, updates - done)
+            state, metrics = self._go_on(task, state, eta, jnp.int32(count))
+            chosen = {name: metrics[name] for name in ("return", "episodes")}
+            parts.append({name: rows[:, :count] for name, rows in jax.device_get(chosen).items()})
+        return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+
+
+def _take_apart(environment: Environment) -> tuple[PyTree, Callable[[PyTree], Environment]]:
+    """The numbers of an environment, and how to put it together from them."""
+    if isinstance(environment, Member):
+        return environment.parameters, environment.family.environment
+    return (), lambda task: environment
+
+
+def _last_return(metrics: dict[str, np.ndarray]) -> float:
+    """Mean over agents of the mean return per episode in the last updates; NaN if none ended."""
+    last = math.ceil(LAST * metrics["return"].shape[1])
+    returns, episodes = (metrics[name][:, -last:] for name in ("return", "episodes"))
+    totals = np.sum(np.where(episodes > 0, returns * episodes, 0), axis=1)
+    counts = np.sum(episodes, axis=1)
+    return float(np.mean(np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)))
+
+
+def _normalise(environment: Environment, value: float) -> float:
+    """The return on the environment's own scale, if it has one."""
+    reference: Any = getattr(environment, "reference", None)
+    return value if reference is None else float(reference().normalise(value))

@@ -1,0 +1,659 @@
+"""Discovery: the meta-gradient, how it moves the rule, lives, and runs that can be killed."""
+
+import csv
+import dataclasses
+import functools
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import discorl
+from discorl import cli
+from discorl.discovery import loop
+from discorl.discovery.agents import draw_lifetime
+from discorl.discovery.meta_gradient import MetaGradient, Update
+from discorl.discovery.meta_value import MetaValue
+from discorl.discovery.population import Population
+from discorl.discovery.scoring import Scoring
+from discorl.envs import Catch
+from discorl.learning import Learner
+from discorl.networks import standard
+from discorl.optimisation import Optimisation
+from discorl.rules import Disco, Sizes, weights
+from discorl.types import Trajectory, UserError
+from discorl.verify import cast
+
+# So eager that what they earn depends on the rule soon.
+EAGER = "learning_rate=0.5"
+TINY = {
+    "preset": "laptop",
+    "envs": ("bandit",),
+    "agents": 2,
+    "meta_steps": 8,
+    "window": 2,
+    "meta_learning_rate": 0.05,
+    "lifetimes": (30, 60),
+    "environments": 2,
+    "unroll": 3,
+    "batch": 4,
+    "replay": 16,
+    "validation": 2,
+    "validation_unroll": 3,
+    "learning_rate": 1e-2,
+    "hidden": (6,),
+    "action_lstm": 4,
+    "action_hidden": (4,),
+    "value_hidden": (6,),
+    "prediction_size": 4,
+    "bins": 5,
+    "trajectory_lstm": 6,
+    "meta_lstm": 4,
+    "net_width": 4,
+    "evaluate_on": (
+        f"bandit:seed=1,split=held_out;{EAGER}",
+        f"bandit:seed=2,split=held_out;{EAGER}",
+    ),
+    "evaluate_every": 3,
+    "evaluate_updates": 8,
+    "checkpoint_every": 2,
+}
+CONFIG = discorl.configure_discovery(**TINY)
+RULE, ETA = loop.starting_rule(CONFIG)
+
+
+def numbers(tree):
+    """The tree with keys as numbers."""
+
+    def leaf(x):
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return np.asarray(jax.random.key_data(x) if is_key else x)
+
+    return jax.tree.map(leaf, tree)
+
+
+def assert_same(one, two):
+    jax.tree.map(np.testing.assert_array_equal, numbers(one), numbers(two))
+
+
+def assert_all_close(one, two, tolerance):
+    """Each array close relative to the largest value of all."""
+    scale = max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(two))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * scale), one, two
+    )
+
+
+# --- the meta-gradient ----------------------------------------------------------------------------
+
+ACTIONS, UPDATES = 2, 3
+
+
+def agent(optimizer):
+    """A meta-gradient for a tiny agent."""
+    sizes = Sizes(4, 5, (3, 1), (3, 2), (3,), 4, (3,), (3, 1), (3, 2))
+    rule = Disco(sizes=sizes, num_bins=5)
+    observation = jax.ShapeDtypeStruct((3,), jnp.float64)
+    network = standard(
+        rule.outputs(ACTIONS), observation, hidden=(5,), action_lstm=3, action_hidden=(4,)
+    )
+    learner = Learner(rule, network, optimizer, ACTIONS)
+    return MetaGradient(learner, MetaValue(observation, hidden=(4,)))
+
+
+def experience(rng, *leading):
+    """Random trajectories, [*leading, T, B], of another policy than the agent's."""
+    shape = (*leading, 3, 2)
+    return Trajectory(
+        observation=jnp.asarray(rng.normal(size=(*leading, 4, 2, 3))),
+        action=jnp.asarray(rng.integers(ACTIONS, size=shape)),
+        reward=jnp.asarray(rng.normal(size=shape)),
+        terminated=jnp.asarray(rng.random(shape) < 0.2),
+        behaviour_logits=jnp.asarray(rng.normal(size=(*shape, ACTIONS))),
+    )
+
+
+def plain_loss(meta_gradient, learner, meta_value, batches, validation):
+    """The meta-loss as a function of eta: a scan of updates, and the loss of their result.
+
+    The meta-value function is given: no gradient flows through how it came about.
+    """
+
+    def loss(eta):
+        def step(state, batch):
+            state, _, details = meta_gradient.learner.update_in_detail(state, eta, batch)
+            return state, meta_gradient._target_penalty(details, batch)
+
+        state, penalties = jax.lax.scan(step, learner, batches)
+        value, _ = meta_gradient._validation_loss(state.params, meta_value, validation)
+        return value + jnp.mean(penalties)
+
+    return loss
+
+
+def problem(optimizer):
+    """A tiny agent's window: its meta-gradient, eta, and what the plain loss is made of."""
+    rng = np.random.default_rng(0)
+    meta_gradient = agent(optimizer)
+    learner, meta_value = meta_gradient.learner, meta_gradient.meta_value
+
+    @jax.jit
+    def start(key):
+        state = learner.init(key, meta_value.observation)
+        state = cast((learner.rule.init_params(key), state, meta_value.init(key)), "float64")
+        # The optimiser's own zeros are of the type of the parameters.
+        fresh = dataclasses.replace(state[1], optimizer=optimizer.init(state[1].params))
+        return state[0], fresh, state[2]
+
+    eta, state, value = start(jax.random.key(1))
+    # Away from its small beginnings, so that every part of the rule has a say.
+    eta = jax.tree.map(lambda x: x + 0.5 * rng.normal(size=x.shape), eta)
+    batches, validation = experience(rng, UPDATES), experience(rng)
+
+    @jax.jit
+    def recorded(eta, state, value):
+        def step(carry, batch):
+            learner, value, _ = meta_gradient.update(*carry, eta, batch)
+            return (learner, value), Update(carry[0], batch)
+
+        (learner, value), window = jax.lax.scan(step, (state, value), batches)
+        return meta_gradient.differentiate(eta, window, learner, value, validation)[0], value
+
+    gradient, value = recorded(eta, state, value)
+    return gradient, eta, plain_loss(meta_gradient, state, value, batches, validation)
+
+
+def test_a_recorded_window_has_the_gradient_of_a_plain_scan():
+    with jax.enable_x64(True):
+        gradient, eta, loss = problem(Optimisation(learning_rate=0.02).optimizer())
+        expected = jax.jit(jax.grad(loss))(eta)
+        assert_all_close(gradient, expected, 1e-9)
+        for part in expected.values():
+            assert any(np.any(x) for x in jax.tree.leaves(part))
+            assert all(x.dtype == jnp.float64 for x in jax.tree.leaves(part))
+
+
+def test_finite_differences(monkeypatch):
+    """With every stop_gradient open, the gradient is that of the loss as it is computed.
+
+    Momentum stands in for Adam, whose second moment has no derivative at zero.
+    """
+    monkeypatch.setattr(jax.lax, "stop_gradient", lambda x: x)
+    with jax.enable_x64(True):
+        gradient, eta, loss = problem(optax.chain(optax.ema(0.9), optax.scale(-0.5)))
+        loss = jax.jit(loss)
+        rng, size = np.random.default_rng(1), 1e-5
+        for part in eta:
+            direction = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), eta[part])
+
+            def moved(by, part=part, direction=direction):
+                return eta | {part: jax.tree.map(lambda x, d: x + by * d, eta[part], direction)}
+
+            difference = float(loss(moved(size)) - loss(moved(-size))) / (2 * size)
+            products = jax.tree.map(lambda g, d: jnp.sum(g * d), gradient[part], direction)
+            slope = float(sum(jax.tree.leaves(products)))
+            assert difference == pytest.approx(slope, rel=1e-5), part
+
+
+# --- how the rule moves ---------------------------------------------------------------------------
+
+
+def adam_by_hand(gradients, learning_rate):
+    """The update that the last of several gradients leads to."""
+    m = v = 0.0
+    for g in gradients:
+        m = 0.9 * m + 0.1 * g
+        v = 0.999 * v + 0.001 * g * g
+    n = len(gradients)
+    step = (m / (1 - 0.9**n)) / (np.sqrt(v / (1 - 0.999**n)) + 1e-8)
+    return -learning_rate * np.clip(step, -1, 1)
+
+
+def some_gradients(rng, scales=(1.0, 1e-3)):
+    """Two agents' meta-gradients, on scales of their own."""
+    one, two = (
+        jax.tree.map(lambda x, s=s: s * rng.normal(size=x.shape).astype(np.float32), ETA)
+        for s in scales
+    )
+    return jax.tree.map(lambda x, y: jnp.stack([x, y]), one, two)
+
+
+def adams(config=CONFIG):
+    """How a population's meta-gradients move the rule, and what that starts with."""
+    population = Population(config, RULE)
+    optimizer = population._adam.init(ETA)
+    if config.per_agent_adam:
+        optimizer = jax.tree.map(lambda x: jnp.stack([x, x]), optimizer)
+    return jax.jit(population.combine), optimizer, jnp.zeros(2, jnp.int32)
+
+
+@pytest.mark.parametrize("per_agent", [True, False])
+def test_the_rule_moves_by_the_mean_of_the_adams(per_agent):
+    combine, optimizers, dropped = adams(
+        dataclasses.replace(CONFIG, per_agent_adam=per_agent, meta_learning_rate=0.01)
+    )
+    rng = np.random.default_rng(0)
+    history = [some_gradients(rng), some_gradients(rng)]
+    eta = ETA
+    for gradients in history:
+        before = eta
+        eta, optimizers, dropped, _, norms = combine(eta, optimizers, dropped, gradients)
+    w = [np.asarray(g["y_hat"]["w"], np.float64) for g in history]
+    if per_agent:
+        update = np.mean([adam_by_hand([g[i] for g in w], 0.01) for i in range(2)], axis=0)
+    else:
+        update = adam_by_hand([g.mean(axis=0) for g in w], 0.01)
+    moved = np.asarray(eta["y_hat"]["w"], np.float64) - before["y_hat"]["w"]
+    np.testing.assert_allclose(moved, update, rtol=2e-3, atol=1e-7)
+    expected = np.sqrt(sum(np.sum(np.square(x[0])) for x in jax.tree.leaves(history[-1])))
+    assert norms[0] == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_a_bad_meta_gradient_is_left_out(bad):
+    combine, optimizers, dropped = adams()
+    rng = np.random.default_rng(0)
+    eta, optimizers, dropped, _, _ = combine(ETA, optimizers, dropped, some_gradients(rng))
+    good = some_gradients(rng)
+    gradients = dict(good)
+    gradients["gate"] = {
+        "w": good["gate"]["w"].at[1, 0, 0].set(bad),
+        "b": good["gate"]["b"],
+    }
+    moved, after, dropped, whole, _ = combine(eta, optimizers, dropped, gradients)
+    assert dropped.tolist() == [0, 1]
+    assert int(whole["kept"]) == 1
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(moved))
+    assert_same(*(jax.tree.map(lambda x: x[1], tree) for tree in (after, optimizers)))
+    # The other agent moves the rule as if it were alone.
+    alone = jax.tree.map(lambda x: jnp.stack([x[0], x[0]]), (optimizers, good))
+    expected, others, _, _, _ = combine(eta, alone[0], dropped, alone[1])
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-7), moved, expected)
+    assert_same(*(jax.tree.map(lambda x: x[0], tree) for tree in (after, others)))
+    # If none is left, the rule stays where it is.
+    nothing = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), good)
+    still, _, dropped, _, _ = combine(eta, optimizers, dropped, nothing)
+    assert_same(still, eta)
+    assert dropped.tolist() == [1, 2]
+
+
+# --- lives ----------------------------------------------------------------------------------------
+
+
+def test_short_lives_are_likelier():
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    drawn = np.asarray(jax.vmap(lambda key: draw_lifetime(key, (20, 50, 100, 200)))(keys))
+    lengths, counts = np.unique(drawn, return_counts=True)
+    assert lengths.tolist() == [20, 50, 100, 200]
+    weight = 1 / lengths
+    np.testing.assert_allclose(counts / counts.sum(), weight / weight.sum(), atol=0.01)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_programs():
+    """Runs in this process that differ in no program share the compiled ones."""
+
+    def plain(config):
+        return dataclasses.replace(
+            config, start=None, meta_steps=1, evaluate_every=1, checkpoint_every=1
+        )
+
+    populations = functools.cache(lambda config, rule: Population(config, rule))
+    scorings = {}
+
+    def scoring(config, rule, key):
+        config = plain(config)
+        if (config, rule) not in scorings:
+            scorings[config, rule] = Scoring(config, rule, key)
+        return scorings[config, rule]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "Population", lambda config, rule: populations(plain(config), rule))
+        patch.setattr(loop, "Scoring", scoring)
+        yield
+
+
+@pytest.fixture(scope="module")
+def population(shared_programs):
+    return loop.Population(CONFIG, RULE)
+
+
+def at(state, agent):
+    return jax.tree.map(lambda x: x[agent], state.groups[0])
+
+
+def test_an_agent_at_the_end_of_its_budget_begins_anew(population):
+    def budgets(state, *values):
+        group = dataclasses.replace(state.groups[0], budget=jnp.array(values, jnp.int32))
+        return dataclasses.replace(state, groups=(group,))
+
+    def two_steps(first):
+        state = population.init(ETA, jax.random.key(0))
+        state, _, _ = population.meta_step(budgets(state, 10**6, 10**6))
+        return population.meta_step(budgets(state, first, 10**6))
+
+    on, _, metrics = two_steps(10**6)
+    assert metrics["steps"].tolist() == [2 * 2 * 2 * 3] * 2  # meta-steps, window, environments, T
+    assert metrics["lives"].tolist() == [0, 0]
+    over, _, metrics = two_steps(24)
+    assert metrics["lives"].tolist() == [0, 0], "of the life that was lived"
+    # Nobody else is touched: neither the other agent, nor the rule, nor any Adam.
+    assert_same(at(over, 1), at(on, 1))
+    assert_same((over.eta, over.optimizers, over.dropped), (on.eta, on.optimizers, on.dropped))
+    old, new = at(on, 0), at(over, 0)
+    assert (int(old.lives), int(new.lives)) == (0, 1)
+    assert int(new.budget) in CONFIG.lifetimes
+    assert int(new.training.steps) == int(new.training.learner.updates) == 0
+    assert int(new.training.replay.size) == 0
+    assert not any(np.any(x) for x in jax.tree.leaves(new.training.learner.rule.meta_rnn))
+    assert np.any(old.training.learner.rule.meta_rnn.hidden)
+    for optimizer in (new.training.learner.optimizer, new.meta_value.optimizer):
+        assert not any(np.any(x) for x in jax.tree.leaves(optimizer))
+    assert_same(new.training.learner.target_params, new.training.learner.params)
+    assert not np.array_equal(new.task.means, old.task.means)
+    # It is, all of it, what the agent's own key makes.
+    assert_same(new, jax.jit(population.groups[0].begin)(old.key, jnp.int32(1)))
+
+
+# --- evaluation -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 5), (3, 3), (5, 5), (4, 8)])
+def test_reference_returns_of_catch(rows, columns):
+    environment = Catch(rows, columns)
+    middle = columns // 2
+    paddle = np.eye(columns)[middle]
+    for _ in range(rows - 1):  # the distribution of a paddle that moves at random
+        moves = [np.clip(np.arange(columns) + move, 0, columns - 1) for move in (-1, 0, 1)]
+        paddle = sum(np.bincount(to, paddle / 3, columns) for to in moves)
+    reachable = sum(abs(column - middle) < rows for column in range(columns))
+    reference = environment.reference()
+    assert float(reference.random) == pytest.approx(2 * np.mean(paddle) - 1, abs=1e-6)
+    assert float(reference.optimal) == pytest.approx(2 * reachable / columns - 1, abs=1e-6)
+
+
+def test_members_of_a_family_share_a_program(shared_programs):
+    scoring = loop.Scoring(CONFIG, RULE, loop._keys(CONFIG).scoring)
+    one, two = scoring._programs.values()
+    assert one is two
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, shared_programs):
+    return discorl.discover(**TINY, out=tmp_path_factory.mktemp("whole") / "run")
+
+
+def table(run, name):
+    with (run / f"{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def assert_same_runs(one, two):
+    for name in ("metrics", "agents", "evaluation"):
+        assert (one / f"{name}.csv").read_bytes() == (two / f"{name}.csv").read_bytes()
+    for name in ("rule.npz", "best.npz"):
+        first, second = weights.load(one / name), weights.load(two / name)
+        assert_same(first.eta, second.eta)
+        # The source may be committed while these tests run.
+        commits = [file.metadata.pop("commit") for file in (first, second)]
+        assert commits[0] != commits[1] or first.sha256 == second.sha256
+        assert first.metadata == second.metadata
+
+
+def test_what_a_run_leaves_behind(whole):
+    assert whole.finished
+    names = {path.name for path in whole.path.iterdir()}
+    assert names >= {"config.json", "versions.json", "curve.png", "rule.npz", "best.npz"}
+    metrics, agents = table(whole.path, "metrics"), table(whole.path, "agents")
+    assert [row["update"] for row in metrics] == [str(i + 1) for i in range(8)]
+    assert [(row["update"], row["agent"]) for row in agents[:3]] == [
+        ("1", "0"),
+        ("1", "1"),
+        ("2", "0"),
+    ]
+    assert int(metrics[-1]["lives"]) > 0, "someone should have begun anew"
+    for name in ("return", "meta/loss", "meta/gradient_norm", "gradient_cosine", "entropy"):
+        assert np.isfinite(whole.metrics[name]).all(), name
+    norms = [float(row["meta/gradient_norm"]) for row in agents[:2]]
+    assert whole.metrics["meta/gradient_norm"][0] == pytest.approx(np.mean(norms))
+    assert (whole.metrics["meta/gradient_norm"] > 0).all()
+    assert not np.array_equal(whole.eta["y_hat"]["w"], ETA["y_hat"]["w"])
+
+
+def test_the_best_rule_is_the_one_with_the_highest_score(whole):
+    evaluations = table(whole.path, "evaluation")
+    assert [row["update"] for row in evaluations] == ["0", "3", "6", "8"]
+    scores = [float(row["score"]) for row in evaluations]
+    assert len(set(scores)) > 1, "the rule should make a difference"
+    for row in evaluations:
+        parts = [float(row[f"score/{name}"]) for name in TINY["evaluate_on"]]
+        assert float(row["score"]) == pytest.approx(np.mean(parts))
+    assert whole.best_score == pytest.approx(max(scores))
+    best = weights.load(whole.path / "best.npz")
+    assert_same(best.eta, whole.best_eta)
+    assert best.metadata["meta_steps"] == int(evaluations[np.argmax(scores)]["update"])
+    assert best.metadata["score"] == pytest.approx(max(scores))
+    again = loop.Scoring(whole.config, whole.rule, None)(whole.best_eta)
+    assert again.mean == pytest.approx(max(scores), abs=1e-6)
+    name = TINY["evaluate_on"][0]
+    environment = discorl.make_environment(name.partition(";")[0])
+    normalised = float(environment.reference().normalise(float(evaluations[0][f"return/{name}"])))
+    assert float(evaluations[0][f"score/{name}"]) == pytest.approx(normalised)
+
+
+def test_a_rule_file_knows_where_it_comes_from(whole):
+    file = weights.load(whole.path / "rule.npz")
+    assert file.metadata["meta_steps"] == 8
+    assert file.metadata["bins"] == 5
+    assert file.metadata["seed"] == 0
+    assert file.metadata["discorl"] == discorl.__version__
+    assert discorl.configure_discovery(**file.metadata["config"]) == CONFIG
+    rule, eta = discorl.load_rule(str(whole.path / "rule.npz"))
+    assert (rule.num_bins, rule.sizes) == (5, CONFIG.sizes)
+    assert_same(eta, whole.eta)
+
+
+def test_a_run_is_a_function_of_its_settings(whole):
+    again = discorl.discover(**TINY)
+    assert_same(again.eta, whole.eta)
+    assert_same(again.metrics, whole.metrics)
+    assert again.path is None
+
+
+PROGRAM = """
+import os, signal, sys
+from discorl.cli import main
+from discorl.runs import Run
+
+log = Run.log
+def log_and_die(self, rows, table="metrics"):
+    log(self, rows, table)
+    if table == "metrics" and rows[0]["update"] == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+Run.log = log_and_die
+main()
+"""
+
+
+def arguments(settings):
+    flags = []
+    for name, value in settings.items():
+        values = value if isinstance(value, tuple) else (value,)
+        flags += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return flags
+
+
+def test_a_run_that_is_killed_and_stopped_ends_like_one_that_is_not(whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", PROGRAM, "discover", "--out", str(run), *arguments(TINY)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert table(run, "metrics")[-1]["update"] == "5"
+    assert weights.load(run / "rule.npz").metadata["meta_steps"] == 4
+    # A file that is younger than the checkpoint, as after a kill between the two.
+    weights.save(run / "best.npz", jax.tree.map(np.asarray, ETA), {"bins": 5})
+
+    meta_step = Population.meta_step
+
+    def interrupted(self, state):
+        result = meta_step(self, state)
+        signal.raise_signal(signal.SIGTERM)
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Population, "meta_step", interrupted)
+        stopped = discorl.discover(resume=run)
+    assert not stopped.finished
+    assert weights.load(run / "rule.npz").metadata["meta_steps"] == 5
+    assert [row["update"] for row in table(run, "evaluation")] == ["0", "3"]
+    assert discorl.discover(resume=run).finished
+    assert_same_runs(run, whole.path)
+    last = discorl.discover(resume=run)
+    assert last.finished
+    assert_same(last.best_eta, whole.best_eta)
+
+
+def checkpoints(run):
+    return sorted((run / "checkpoints").glob("*.npz"))
+
+
+@pytest.mark.long
+def test_ten_kills_at_any_moment(tmp_path):
+    settings = TINY | {"meta_steps": 300, "evaluate_every": 20, "checkpoint_every": 5}
+    discorl.discover(**settings, out=tmp_path / "whole")
+    run = tmp_path / "cut"
+    main = [sys.executable, "-c", "from discorl.cli import main; main()", "discover"]
+    command = [*main, "--out", str(run), *arguments(settings)]
+    pauses = random.Random(0)
+    for _ in range(10):
+        before = checkpoints(run)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while process.poll() is None:
+            time.sleep(0.05)
+            if checkpoints(run) != before:
+                break
+        time.sleep(pauses.uniform(0, 0.5))
+        process.kill()
+        process.communicate()
+        command = [*main, "--resume", str(run)]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    assert_same_runs(run, tmp_path / "whole")
+
+
+def test_fine_tuning_starts_from_the_given_rule(whole, tmp_path):
+    file = tmp_path / "mine.npz"
+    eta = jax.tree.map(lambda x: np.asarray(x) + np.float32(0.1), whole.eta)
+    weights.save(file, eta, {"bins": 5})
+    # Sizes of its own in the settings count for nothing: the rule brings them.
+    settings = TINY | {"meta_steps": 1, "start": str(file), "out": tmp_path / "run"}
+    rule, start = loop.starting_rule(discorl.configure_discovery(start=str(file)))
+    assert (rule.sizes, rule.num_bins) == (CONFIG.sizes, 5)
+    assert_same(start, eta)
+    result = discorl.discover(**settings)
+    distance = max(
+        float(np.max(np.abs(x - y)))
+        for x, y in zip(jax.tree.leaves(result.eta), jax.tree.leaves(eta), strict=True)
+    )
+    assert 0 < distance <= 1.001 * CONFIG.meta_learning_rate, "one step of Adam, clipped"
+    # The run holds the rule it started from, and needs the file no more.
+    file.unlink()
+    assert discorl.discover(resume=tmp_path / "run").finished
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"preset": "laptp"}, "no preset 'laptp'; did you mean 'laptop'"),
+        ({"windo": 3}, "no setting 'windo'; did you mean 'window'"),
+        ({"window": 0}, "window is 0; expected at least 1"),
+        ({"bins": 6}, "bins is 6; expected an odd number"),
+        ({"envs": ()}, "envs is .*; expected at least one environment"),
+        ({"evaluate_on": ()}, "evaluate_on is .*; expected at least one environment"),
+        ({"lifetimes": (0, 5)}, "lifetimes is .*; expected steps of at least 1"),
+        ({"meta_learning_rate": float("inf")}, "meta_learning_rate is inf; expected a positive"),
+        ({"seed": -1}, "seed is -1; expected at least 0"),
+        ({"envs": ("catch;hiden=3",)}, "did you mean 'hidden'"),
+        ({"envs": ("catch;hidden=a",)}, "expected a value like"),
+        ({"envs": ("catch;agents=0",)}, "agents is 0 in .*; expected at least 1"),
+    ],
+)
+def test_settings_that_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        discorl.configure_discovery(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"envs": ("bandt",)}, "no environment 'bandt'; did you mean 'bandit'"),
+        ({"evaluate_on": ("cach",)}, "no environment 'cach'; did you mean 'catch'"),
+        ({"start": "ppo"}, "start is 'ppo', a rule made by hand"),
+        ({"start": "nowhere.npz"}, "there is no such rule file"),
+    ],
+)
+def test_runs_that_are_refused_leave_nothing(settings, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        discorl.discover(**TINY | settings, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_agents_of_an_environment_have_settings_of_their_own():
+    config = discorl.configure_discovery(envs=("bandit;agents=3;hidden=8,4;learning_rate=1e-2",))
+    (group,) = config.groups()
+    assert (group.count, group.config.hidden, group.config.learning_rate) == (3, (8, 4), 1e-2)
+    assert group.config.batch == config.batch
+
+
+def outcome(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["discover", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return exit_.value.code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--preset", "laptp"], "did you mean 'laptop'"),
+        (["--windo", "3"], "--window"),
+        (["--window", "x"], "window"),
+        (["--envs", "bandt"], "did you mean 'bandit'"),
+        (["--bins", "4"], "expected an odd number"),
+        (["--resume", "nowhere"], "nowhere is not a run directory"),
+        (["--resume", "nowhere", "--window", "3"], "takes no others"),
+    ],
+)
+def test_mistakes_on_the_command_line(flags, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = outcome(capsys, *flags)
+    assert code == 2
+    assert message in errors
+    assert "Traceback" not in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command(whole, capsys, tmp_path):
+    code, output, _ = outcome(
+        capsys, "--json", "--out", tmp_path / "run", *arguments(TINY | {"meta_steps": 2})
+    )
+    assert code == 0
+    data = json.loads(output)
+    assert (data["meta_steps"], data["finished"]) == (2, True)
+    assert_same(weights.load(tmp_path / "run" / "best.npz").eta, weights.load(data["best"]).eta)
+    code, output, _ = outcome(capsys, "--resume", whole.path)
+    assert code == 0
+    assert f"next: discorl train --rule {whole.path}/best.npz" in output
