@@ -30,6 +30,8 @@ format: $(VENV)/developers
 
 bench: $(VENV)/users  ## speed, as ratios within one run; wants Disco103
 	$(BIN)/python benchmarks/update.py
+	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/meta_gradient.py
 
 $(VENV)/users: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -13,6 +13,7 @@ from discorl.types import UserError
 
 DEFAULT_RULE = "actor_critic"
 DEFAULT_ENVIRONMENT = "catch"
+LONGEST_CALL = 256  # updates that one call of the compiled program may make
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,10 @@ class Config:
         counts = ("seeds", "updates", "environments", "unroll", "batch", "replay", "action_lstm")
         for name in (*counts, "log_every", "checkpoint_every"):
             self._require(getattr(self, name) >= 1, name, "at least 1")
-        for name in ("seed", "warmup_steps", "end_learning_rate", "weight_decay"):
+        self._require(self.seed + self.seeds <= 2**31, "seed", "below 2**31, with all seeds")
+        self._require(self.log_every <= LONGEST_CALL, "log_every", f"at most {LONGEST_CALL}")
+        amounts = ("seed", "warmup_steps", "end_learning_rate", "weight_decay")
+        for name in (*amounts, "max_gradient_norm"):
             self._require(getattr(self, name) >= 0, name, "at least 0")
         for name in ("learning_rate", "max_abs_update", "adam_epsilon"):
             value = getattr(self, name)
@@ -101,6 +105,11 @@ class Config:
                 f"batch {self.batch} with replay_fraction {self.replay_fraction} needs "
                 f"{self.batch - self.replayed} fresh trajectories an update, but environments is "
                 f"{self.environments}: raise environments or replay_fraction, or lower batch"
+            )
+        if not self.replayed and self.batch != self.environments:
+            raise UserError(
+                f"batch is {self.batch}; expected {self.environments}, the number of environments: "
+                "without replay, an update learns from all fresh trajectories and nothing else"
             )
         if self.replayed and self.replay < self.environments:
             raise UserError(
@@ -138,7 +147,7 @@ def _paper(
         "filters": (256, 384, 384, 256),
         "action_lstm": 1024,
         "action_hidden": (1024,),
-        "log_every": 100,
+        "log_every": 10,
         "checkpoint_every": 5000,
     } | settings
 

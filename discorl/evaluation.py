@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl import compilation, envs
-from discorl.config import Config
+from discorl import compilation
 from discorl.envs import Environment
-from discorl.files import write_atomically
+from discorl.files import write_atomically, write_errors_reported
 from discorl.learning import Learner
 from discorl.runs import Run
-from discorl.training import NetworkFactory, Trainer, build, initial_state, rule_file
+from discorl.training import NetworkFactory, Trainer, initial_state, reopen
 from discorl.types import Array, Key, Params, PyTree, UserError
 
 MAX_STEPS = 10_000  # after which an episode without an end is counted as it stands
+MAX_FRAMES = 1_000  # of a film
 FRAME_MILLISECONDS = 120
 LAST_FRAME_MILLISECONDS = 900
 RESAMPLES = 10_000
@@ -53,8 +53,8 @@ class Evaluation:
 def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
     """Percentile bootstrap interval of a mean."""
     generator = np.random.default_rng(0)
-    draws = generator.integers(values.size, size=(RESAMPLES, values.size))
-    means = values[draws].mean(axis=1)
+    # One resample at a time: all at once would be gigabytes for many episodes.
+    means = [generator.choice(values, values.size).mean() for _ in range(RESAMPLES)]
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)
@@ -85,14 +85,11 @@ def evaluate(
         raise UserError(f"episodes is {episodes}; expected at least 1")
     compilation.enable_cache()
     with Run.open(path, read_only=True) as run:
-        if run.kind != "train":
-            raise UserError(f"{path} holds a run of `{run.kind}`; expected one of `train`")
-        config = Config(**run.config)
-        environment = environment or envs.make(config.env)
-        trainer, _ = build(config, environment, network, rule_file(run))
+        trainer, _ = reopen(run, environment, network)
         restored = run.restore(jax.eval_shape(lambda: initial_state(trainer)))
     if restored is None:
         raise UserError(f"{path} has no checkpoint yet: there is no agent to evaluate")
+    config = trainer.config
     update, state = restored
     params = jax.tree.map(jnp.asarray, state.learner.params)
     if config.seeds == 1:
@@ -100,10 +97,10 @@ def evaluate(
     # Far from the keys of training, which come from small integers.
     key = jax.random.fold_in(jax.random.key(seed), 0xE7A1)
     play_key, film_key = jax.random.split(key)
-    play = jax.jit(_play, static_argnums=(0, 3, 4))
+    play = jax.jit(lambda agent, key: _play(trainer, agent, key, episodes, greedy))
     agents = [jax.tree.map(lambda x, i=i: x[i], params) for i in range(config.seeds)]
     keys = jax.random.split(play_key, config.seeds)
-    played = [play(trainer, a, k, episodes, greedy) for a, k in zip(agents, keys, strict=True)]
+    played = [play(agent, key) for agent, key in zip(agents, keys, strict=True)]
     returns, lengths, ended = (np.stack([np.asarray(p[i]) for p in played]) for i in range(3))
     filmed = None
     if film is not None:
@@ -159,16 +156,16 @@ def _film(trainer: Trainer, params: Params, key: Key, greedy: bool) -> list[np.n
     reset_key, key = jax.random.split(key)
     state, observation = environment.reset(reset_key)
     step = jax.jit(environment.step)
-    choose = jax.jit(_choose, static_argnums=(0, 4))
+    choose = jax.jit(lambda p, x, k: _choose(trainer.learner, p, x, k, greedy))
     frames = []
-    for i in range(MAX_STEPS):
+    for i in range(MAX_FRAMES):
         picture = environment.render(state)
         if picture is None:
             return []
         frames.append(picture)
         act_key, step_key = jax.random.split(jax.random.fold_in(key, i))
         batch = jax.tree.map(lambda x: x[None], observation)
-        action = choose(trainer.learner, params, batch, act_key, greedy)[0]
+        action = choose(params, batch, act_key)[0]
         state, result = step(state, action, step_key)
         observation = result.observation
         if result.terminated or result.truncated:
@@ -184,6 +181,7 @@ def _write_film(path: Path, frames: list[np.ndarray]) -> Path:
     durations = [FRAME_MILLISECONDS] * len(rest) + [LAST_FRAME_MILLISECONDS]
     content = io.BytesIO()
     first.save(content, "GIF", save_all=True, append_images=rest, duration=durations, loop=0)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda file: file.write(content.getvalue()))
+    with write_errors_reported(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda file: file.write(content.getvalue()))
     return path

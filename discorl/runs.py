@@ -51,7 +51,11 @@ class Run:
 
     @classmethod
     def create(
-        cls, path: str | os.PathLike[str], config: Mapping[str, Any], kind: str = "train"
+        cls,
+        path: str | os.PathLike[str],
+        config: Mapping[str, Any],
+        kind: str = "train",
+        copies: Mapping[str, Path | None] | None = None,
     ) -> Self:
         """Makes a new run directory.
 
@@ -59,6 +63,7 @@ class Run:
             path: where; it must not hold a run already.
             config: everything the run depends on, as JSON can hold it.
             kind: which command the run belongs to.
+            copies: files to copy into the run, by their names in it, so that it stands alone.
 
         Raises:
             UserError: there is a run already, or the directory cannot be made.
@@ -77,9 +82,12 @@ class Run:
                     "or choose another directory"
                 )
             with _full_disk_reported(path, "the run was not created"):
-                _write_text(path / "versions.json", json.dumps(versions(), indent=2))
+                _write(path / "versions.json", json.dumps(versions(), indent=2).encode())
+                for name, source in (copies or {}).items():
+                    if source is not None:
+                        _write(path / name, source.read_bytes())
                 # Last, because it is what makes the directory a run.
-                _write_text(path / "config.json", described)
+                _write(path / "config.json", described.encode())
             return cls(path, lock)
         except BaseException:
             lock.close()
@@ -236,8 +244,8 @@ class Run:
         self._tensorboard.restart(0 if update is None else update + 1)
 
 
-def _write_text(path: Path, text: str) -> None:
-    files.write_atomically(path, lambda file: file.write(text.encode()))
+def _write(path: Path, content: bytes) -> None:
+    files.write_atomically(path, lambda file: file.write(content))
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ class Spec:
     parameters: dict[str, Value] = dataclasses.field(default_factory=dict)
 
 
-# --- text to spec and back ------------------------------------------------------------------------
+# --- text to spec ---------------------------------------------------------------------------------
 
 
 def parse(text: str) -> Spec:
@@ -57,23 +57,6 @@ def parse(text: str) -> Spec:
             raise _malformed(text, f"{key!r} is given twice")
         parameters[key] = _parse_value(value)
     return Spec(name, item, parameters)
-
-
-def format(spec: Spec) -> str:
-    """Writes a spec as the text that `parse` reads back as the same spec.
-
-    Raises:
-        UserError: no text says this spec, for example a string value that holds a comma.
-    """
-    parts = [] if spec.item is None else [spec.item]
-    parts += [f"{key}={_format_value(value)}" for key, value in spec.parameters.items()]
-    text = f"{spec.name}:{','.join(parts)}" if parts else spec.name
-    # Equal values may differ in type (1, 1.0, true), so the types are compared as well.
-    again = parse(text)
-    kinds = [[type(value) for value in each.parameters.values()] for each in (spec, again)]
-    if again != spec or kinds[0] != kinds[1]:
-        raise UserError(f"{spec} cannot be written as text: {text!r} reads as {again}")
-    return text
 
 
 def _malformed(text: str, reason: str) -> UserError:

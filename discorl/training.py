@@ -15,9 +15,9 @@ import numpy as np
 
 from discorl import acting, compilation, envs, plots, replay, rules
 from discorl.acting import ActorState, EpisodeStatistics
-from discorl.config import Config, configure
+from discorl.config import LONGEST_CALL, Config, configure
 from discorl.envs import Environment
-from discorl.files import write_atomically
+from discorl.files import write_errors_reported
 from discorl.interrupts import interrupts
 from discorl.learning import Learner, LearnerState
 from discorl.networks import Network, standard
@@ -29,7 +29,7 @@ from discorl.types import Array, Key, Metrics, OutputSpec, Params, PyTree, Traje
 
 NetworkFactory = Callable[[OutputSpec, PyTree], Network]
 
-LONGEST_CALL = 256  # updates that one call of the compiled program may make
+RULE_FILE = "rule.npz"  # in a run directory: its copy of the learned rule
 CALL_SECONDS = 1.0  # how long a call should take, so that progress shows and Ctrl-C is heard
 RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is reported
 
@@ -87,8 +87,6 @@ class Trainer:
         if buffer is not None:
             buffer = replay.add(buffer, fresh)
             batch = replay.mix(buffer, fresh, replay_key, self.config.batch, self.config.replayed)
-        elif self.config.batch < self.config.environments:
-            batch = jax.tree.map(lambda x: x[:, : self.config.batch], fresh)
         steps = state.steps + episodes.steps
         metrics = {
             "steps": steps,
@@ -260,29 +258,51 @@ def train(
         run = None
         if resume is not None:
             run = stack.enter_context(Run.open(resume))
-            if run.kind != "train":
-                raise UserError(f"{resume} holds a run of `{run.kind}`, not of `train`")
-            config = Config(**run.config)
-        config = config or configure(**settings)
-        environment = environment or envs.make(config.env)
-        trainer, eta = build(config, environment, network, rule_file(run))
+            trainer, eta = reopen(run, environment, network)
+        else:
+            config = config or configure(**settings)
+            trainer, eta = build(config, environment or envs.make(config.env), network)
         if out is not None:
-            run = stack.enter_context(Run.create(out, config.as_dict()))
-            keep_rule(run, rules.find(config.rule, config.rules_path))
+            own = {"environment": environment is not None, "network": network is not None}
+            rule = rules.find(trainer.config.rule, trainer.config.rules_path)
+            described = trainer.config.as_dict() | {"own": own}
+            run = stack.enter_context(Run.create(out, described, copies={RULE_FILE: rule}))
         return _Loop(trainer, eta, run, on_rows).run()
 
 
-def rule_file(run: Run | None) -> Path | None:
-    """A run's own copy of the learned rule it trains with, if it has one."""
-    path = run.path / "rule.npz" if run else None
-    return path if path and path.exists() else None
+def reopen(
+    run: Run, environment: Environment | None, network: NetworkFactory | None
+) -> tuple[Trainer, Params]:
+    """Puts the trainer of an existing run together again.
 
+    Args:
+        run: the run.
+        environment: the environment, if the run was given one of its own.
+        network: the network, likewise.
 
-def keep_rule(run: Run, source: Path | None) -> None:
-    """Copies the rule into the run, which so stands alone and resumes with the very same rule."""
-    if source is not None:
-        content = source.read_bytes()
-        write_atomically(run.path / "rule.npz", lambda file: file.write(content))
+    Raises:
+        UserError: the run is of another kind or version, or needs something of its own.
+    """
+    if run.kind != "train":
+        raise UserError(f"{run.path} holds a run of `{run.kind}`; expected one of `train`")
+    settings = dict(run.config)
+    own = settings.pop("own", {})
+    for name, given in (("environment", environment), ("network", network)):
+        if own.get(name) and given is None:
+            raise UserError(
+                f"{run.path} was made in Python with a {name} of its own: give it again, as "
+                f"`{name}=...`"
+            )
+    difference = set(settings) ^ {field.name for field in dataclasses.fields(Config)}
+    if difference:
+        raise UserError(
+            f"{run.path} was made by another version of discorl, with other settings "
+            f"({', '.join(sorted(difference))}); see its versions.json"
+        )
+    config = Config(**settings)
+    kept = run.path / RULE_FILE
+    rule_file = kept if kept.exists() else None
+    return build(config, environment or envs.make(config.env), network, rule_file)
 
 
 class _Loop:
@@ -306,6 +326,8 @@ class _Loop:
     def run(self) -> TrainResult:
         config = self._config
         done, state = self._start()
+        if done == config.updates:
+            return self._finish(state, finished=True)
         program = self._compile(state)
         stopped = False
         saved = done
@@ -352,7 +374,7 @@ class _Loop:
     def _call_length(self, done: int, rate: float) -> int:
         """Updates of the next call: about a second's worth, in whole rows of metrics."""
         config = self._config
-        every = min(config.log_every, LONGEST_CALL)
+        every = config.log_every
         wished = max(1, round(rate * CALL_SECONDS / every)) * every
         to_checkpoint = config.checkpoint_every - done % config.checkpoint_every
         return min(wished, LONGEST_CALL // every * every, to_checkpoint, config.updates - done)
@@ -374,8 +396,10 @@ class _Loop:
             self._on_rows(rows)
 
     def _save(self, done: int, state: TrainState) -> None:
-        if self._run is not None:
-            self._run.save(done, state)
+        if self._run is None:
+            return
+        self._run.save(done, state)
+        with write_errors_reported(self._run.curve_path):
             plots.learning_curve(
                 self._run.curve_path,
                 self._columns(),
@@ -387,9 +411,13 @@ class _Loop:
         return {name: np.array([row[name] for row in self._rows]) for name in names}
 
     def _recent_return(self) -> float:
-        recent = self._rows[-math.ceil(RECENT * len(self._rows)) :]
-        values = [row["return"] for row in recent if row["episodes"] > 0]
-        return float(np.mean(values)) if values else math.nan
+        """Mean return over the last tenth of the updates, of all seeds."""
+        rows = self._rows[-math.ceil(RECENT * len(self._rows)) :]
+        seen = [(row["return"], row["episodes"]) for row in rows if row["episodes"] > 0]
+        if not seen:
+            return math.nan
+        values, episodes = np.transpose(seen)
+        return float(np.average(values, weights=episodes))
 
     def _finish(self, state: TrainState, finished: bool) -> TrainResult:
         path = None if self._run is None else self._run.path

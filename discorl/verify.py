@@ -6,6 +6,7 @@ rule on given outputs (`call0/...`), updates of an agent (`step0/...`) and a met
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl import compilation, returns, rules
+from discorl import compilation, npz, returns, rules
 from discorl.discovery.meta_gradient import MetaGradient
 from discorl.discovery.meta_value import MetaValue
 from discorl.learning import Learner, LearnerState
@@ -54,7 +55,9 @@ class Check:
     @property
     def ok(self) -> bool:
         """Whether the error is within the tolerance; NaN never is."""
-        return self.tolerance is None or self.error <= self.tolerance
+        if self.tolerance is None:
+            return not math.isnan(self.error)
+        return self.error <= self.tolerance
 
 
 class _Errors:
@@ -87,11 +90,7 @@ class _Case:
     """The arrays of a golden file, as nested dicts in the dtype under test."""
 
     def __init__(self, path: Path, dtype: str) -> None:
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                self._arrays = {name: file[name] for name in file.files}
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise UserError(f"{path}: not a readable npz file: {error}") from error
+        self._arrays = npz.read(path).arrays
         self.path = path
         self.dtype = dtype
 
@@ -370,7 +369,7 @@ def _check_file(path: Path, name: str, eta: Params, dtype: str) -> list[Check]:
             errors = _Errors()
             try:
                 check(case, cast(eta, dtype), errors)
-            except (KeyError, TypeError, IndexError) as error:
+            except (KeyError, TypeError, IndexError, ValueError) as error:
                 raise UserError(f"{path}: not a complete case: {error!r}") from error
             tolerance = TOLERANCE[kind, dtype]
             return [Check(name, dtype, q, e, tolerance) for q, e in errors.largest.items()]

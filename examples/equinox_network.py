@@ -60,4 +60,4 @@ arguments.add_argument("--updates", type=int, default=500)
 options = arguments.parse_args()
 
 result = discorl.train(network=network, rule=options.rule, env="catch", updates=options.updates)
-print(f"mean return of the last 100 updates: {result.recent_return()[0]:.2f}")
+print(f"mean return of the last tenth of the updates: {result.recent_return()[0]:.2f}")

@@ -56,4 +56,5 @@ result = discorl.train(
     updates=options.updates,
     hidden=(64,),
 )
-print(f"mean return of the last 100 updates: {result.recent_return()[0]:.2f} (at best about 0.92)")
+recent = result.recent_return()[0]
+print(f"mean return of the last tenth of the updates: {recent:.2f} (at best about 0.92)")

@@ -32,6 +32,12 @@ def pytest_configure(config):
 
 
 @pytest.fixture(scope="session")
+def users_environment() -> dict[str, str]:
+    """Environment for a process that compiles its programs as they are compiled for users."""
+    return {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+
+
+@pytest.fixture(scope="session")
 def golden() -> Path:
     """Folder of the golden cases of a tiny rule."""
     return TESTS / "golden" / "small"

@@ -11,6 +11,7 @@ from PIL import Image
 
 import discorl
 from discorl import cli
+from discorl.config import configure
 from discorl.runs import Run
 
 TRAIN = [
@@ -88,6 +89,40 @@ def test_every_command_has_help(capsys, command, mentions):
 def test_defaults_in_the_help_follow_the_rule(capsys):
     _, out, _ = run(capsys, "train", "--rule", "ppo", "--help")
     assert "(default: 32)" in out, "the environments of PPO's own recipe"
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"environments": 16, "batch": 16},
+        {"environments": 16, "batch": 16, "updates": 7},
+        {"unroll": 7, "updates": 500},
+        {"rule": "ppo", "env": "grid:size=3", "hidden": (4, 5)},
+        {"env": "catch", "preset": "crafter", "environments": 30, "batch": 30},
+    ],
+)
+def test_the_command_and_python_make_the_same_of_the_same_settings(settings, monkeypatch):
+    class Stop(Exception):
+        pass
+
+    def stop(config, out):
+        raise Stop(config)
+
+    monkeypatch.setattr("discorl.cli.train.train", stop)
+    arguments = ["train"]
+    for name, value in settings.items():
+        arguments += [f"--{name}", *map(str, value if isinstance(value, tuple) else [value])]
+    with pytest.raises(Stop) as stopped:
+        cli.main(arguments)
+    assert stopped.value.args == (configure(**settings),)
+
+
+def test_more_environments_need_fewer_updates():
+    assert configure().updates == 2 * configure(environments=16, batch=16).updates
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -190,7 +225,12 @@ def test_rules_import_export_and_show_a_file(capsys, golden, tmp_path, monkeypat
         (["train", "--preset", "pong"], "no preset 'pong'"),
         (["train", "--batch", "0"], "batch is 0; expected at least 1"),
         (["train", "--resume", "nowhere"], "nowhere"),
-        (["train", "--resume", "nowhere", "--seed", "3"], "takes no others"),
+        (["train", "--resume", "nowhere", "--seed", "3"], "takes no others, got --seed 3"),
+        (["train", "--resume=nowhere", "--seed=7"], "takes no others, got --seed=7"),
+        (["train", "--resume=nowhere", "--seed=0"], "takes no others, got --seed=0"),
+        (["train", "--rule=ppo", "--resume=nowhere"], "run `discorl train --resume nowhere`"),
+        (["discover", "--resume=nowhere", "--seed=7"], "takes no others, got --seed=7"),
+        (["discover", "--resume=nowhere"], "nowhere is not a run directory"),
         (["evaluate", "nowhere"], "nowhere"),
         (["verify", "nowhere"], "nowhere: there is no such directory"),
     ],
@@ -212,6 +252,8 @@ def test_mistakes_get_a_message_and_no_trace(capsys, tmp_path, monkeypatch, argu
         (["train", "--learning-rte", "1"], "--learning-rate"),
         (["train", "--batch", "many"], "--batch"),
         (["evaluate"], "required"),
+        (["train", "--rule"], "usage: discorl train"),
+        (["discover", "--preset"], "usage: discorl discover"),
     ],
 )
 def test_unknown_and_unreadable_options(capsys, tmp_path, monkeypatch, arguments, mentions):

@@ -146,14 +146,28 @@ def test_no_hidden_layer():
         (shape(64), "auto", False),
         (shape(16, 16, 3), "mlp", False),
         (shape(10, 10, 4), "residual", True),
-        (shape(64), "residual", False),
+        (shape(10, 10), "residual", True),
+        ((shape(64), shape(10, 10)), "residual", True),
     ],
 )
 def test_which_observations_are_images(observation, torso, is_image):
     network = standard(VALUE, observation, torso=torso, hidden=(4,), filters=(2,))
-    batch = jnp.zeros((1, *observation.shape))
+    batch = jax.tree.map(lambda x: jnp.zeros((1, *x.shape)), observation)
     params = jax.eval_shape(network.init, jax.random.key(0), batch)
     assert ("encoder" in params) == is_image
+
+
+def test_an_image_without_channels_is_one_with_a_single_channel():
+    network, params, batch = initialised(VALUE, shape(8, 9), torso="residual")
+    other = standard(VALUE, shape(8, 9, 1), torso="residual", hidden=(6,), filters=(2, 3))
+    expected = other.apply(params, batch[..., None])
+    for name, output in network.apply(params, batch).items():
+        np.testing.assert_array_equal(output, expected[name])
+
+
+def test_a_residual_torso_without_an_image_is_refused():
+    with pytest.raises(UserError, match=r"torso is 'residual', .*\[\(64,\), \(\)\] hold no image"):
+        standard(VALUE, (shape(64), shape()), torso="residual")
 
 
 def test_residual_torso_halves_the_image_in_every_section():
@@ -218,7 +232,8 @@ def learner_of(apply):
     [
         (
             lambda p, x: {"logits": jnp.zeros((len(x), 4)), "value": jnp.zeros(len(x))},
-            r"output 'logits' has shape \(1, 4\) for 1 observations; the rule needs \(1, 3\)",
+            r"^the network's output 'logits' has shape \(1, 4\) for 1 observations; "
+            r"the rule needs \(1, 3\)$",
         ),
         (
             lambda p, x: {"logits": jnp.zeros((len(x), 3)), "value": jnp.zeros((len(x), 1))},

@@ -20,8 +20,6 @@ from discorl.types import UserError
 SMALL = Path(__file__).parent / "golden" / "small" / "meta_network.npz"
 CONTENT = SMALL.read_bytes()
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-DISCO103 = Path(__file__).parents[2] / "shared" / "weights" / "disco_103.npz"
-needs_disco103 = pytest.mark.skipif(not DISCO103.exists(), reason="not on this machine")
 
 
 class HandMade:
@@ -181,10 +179,9 @@ def test_available_lists_every_state(monkeypatch, tmp_path, cache):
     assert library.available(SMALL)[-1].path == SMALL
 
 
-@needs_disco103
-def test_the_real_disco103_is_recognised():
-    assert library.find("disco103", DISCO103.parent) == DISCO103
-    assert library.find("disco103", DISCO103) == DISCO103
+def test_the_real_disco103_is_recognised(disco103):
+    assert library.find("disco103", disco103.parent) == disco103
+    assert library.find("disco103", disco103) == disco103
 
 
 # ---- fetching ----
@@ -541,9 +538,8 @@ def test_fetch_command(server, cache):
     assert str(cache / "tiny7.npz") in text
 
 
-@needs_disco103
-def test_fetch_command_brings_disco103_unless_told_otherwise(server):
-    server.content = DISCO103.read_bytes()
+def test_fetch_command_brings_disco103_unless_told_otherwise(server, disco103):
+    server.content = disco103.read_bytes()
     data, _ = run("fetch", "--address", server.address)
     assert data["name"] == "disco103"
     assert Path(data["path"]).read_bytes() == server.content

@@ -2,8 +2,6 @@ import dataclasses
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from discorl import specs
 from discorl.specs import Spec
@@ -42,7 +40,6 @@ def passes_on(item: str = "first", **parameters: Any) -> tuple[str, dict[str, An
 )
 def test_parse_reads_the_grammar(text: str, spec: Spec) -> None:
     assert specs.parse(text) == spec
-    assert specs.parse(specs.format(spec)) == spec
 
 
 @pytest.mark.parametrize(
@@ -87,27 +84,6 @@ def test_values_are_typed(value: str, expected: Any) -> None:
 def test_malformed_text_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="expected NAME"):
         specs.parse(text)
-
-
-_WORDS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_./-]{0,8}", fullmatch=True)
-_KEYS = st.from_regex(r"[a-z][a-z_]{0,6}", fullmatch=True)
-_NUMBERS = st.integers() | st.floats(allow_nan=False) | st.booleans()
-
-
-@given(_WORDS, st.none() | _WORDS, st.dictionaries(_KEYS, _NUMBERS, max_size=4))
-def test_format_round_trips(name: str, item: str | None, parameters: dict[str, Any]) -> None:
-    spec = Spec(name, item, parameters)
-    again = specs.parse(specs.format(spec))
-    assert again == spec
-    assert [type(value) for value in again.parameters.values()] == [
-        type(value) for value in parameters.values()
-    ]
-
-
-@pytest.mark.parametrize("value", ["a,b=2", "1", "true", " padded "])
-def test_format_refuses_what_it_cannot_say(value: str) -> None:
-    with pytest.raises(UserError, match="cannot be written"):
-        specs.format(Spec("thing", None, {"key": value}))
 
 
 def test_nearest_suggests_a_name_and_lists_all() -> None:

@@ -6,6 +6,8 @@ sizes come from `reference.py`, which is first held against those files itself.
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -113,6 +115,23 @@ def test_golden_cases_agree(cases):
     in_float32 = [check for check in checks if check.dtype == "float32"]
     assert {(check.file, check.quantity) for check in in_float32} == quantities
     assert all(check.tolerance for check in in_float32 if check.file in RULE_FILES)
+
+
+def test_golden_cases_agree_with_the_compiler_settings_of_users(rule_case, users_environment):
+    main = "from discorl.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", main, "verify", str(rule_case), "--json"],
+        env=users_environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads(done.stdout)
+    assert data["ok"]
+    in_float64 = [check["error"] for check in data["checks"] if check["dtype"] == "float64"]
+    assert len(in_float64) == 18
+    assert max(in_float64) < 1e-9
 
 
 @pytest.mark.long

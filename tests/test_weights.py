@@ -17,13 +17,6 @@ from discorl.rules import weights
 from discorl.types import UserError
 
 SMALL = Path(__file__).parent / "golden" / "small" / "meta_network.npz"
-DISCO103 = Path(__file__).parents[2] / "shared" / "weights" / "disco_103.npz"
-FILES = [
-    SMALL,
-    pytest.param(
-        DISCO103, marks=pytest.mark.skipif(not DISCO103.exists(), reason="not on this machine")
-    ),
-]
 META_RNN = "lstm/~/meta_lstm/~unroll/"
 
 
@@ -48,7 +41,11 @@ def assert_same_bits(left, right):
 # ---- round trips ----
 
 
-@pytest.mark.parametrize("path", FILES)
+@pytest.fixture(params=["small", "disco103"])
+def path(request):
+    return SMALL if request.param == "small" else request.getfixturevalue("disco103")
+
+
 def test_import_then_export_keeps_every_name_and_bit(path, tmp_path):
     rule = weights.load(path)
     copy = tmp_path / "copy.npz"
@@ -161,13 +158,13 @@ def rules(draw):
 
     def feature_nets():
         y_widths, z_widths, channels = draw(widths), draw(widths), draw(widths)
-        features = 9 + 4 * y_widths[-1] + 10 * z_widths[-1] + 2 * channels[-1]
+        embedding = z_widths[-1] = y_widths[-1]
         nets = {
             "y_net": chain(predictions, y_widths),
             "z_net": chain(predictions, z_widths),
-            "policy_net": chain(7 + 2 * z_widths[-1], channels, factor=2),
+            "policy_net": chain(7 + 2 * embedding, channels, factor=2),
         }
-        return nets, features, y_widths[-1], channels[-1]
+        return nets, 9 + 14 * embedding + 2 * channels[-1], embedding, channels[-1]
 
     predictions, hidden, meta_hidden = (draw(st.integers(1, 6)) for _ in range(3))
     nets, features, _, channels = feature_nets()
@@ -273,7 +270,18 @@ CHANGES = [
     ({META_RNN + "sequential/conv1_d/w": grow_rows}, ["sequential/conv1_d/w", "19", "18"]),
     ({MIDDLE + "/w": grow_rows}, [MIDDLE, "30", "27 features + 1 embedding + 1"]),
     ({META_RNN + "lstm/linear/w": grow_rows}, ["lstm/linear/w", "15", "6 inputs + 8 hidden"]),
-    (grow_layer("lstm/mlp_1/~/linear_1"), ["lstm/sequential/conv1_d/w", "18", "22"]),
+    (
+        grow_layer("lstm/mlp_1/~/linear_1"),
+        ["'lstm/mlp_1/~/linear_1/w' yields 2", "expected 1: as many as 'lstm/mlp/~/linear_1/w'"],
+    ),
+    (
+        grow_layer(META_RNN + "mlp/~/linear_1"),
+        [f"'{META_RNN}mlp_1/~/linear_1/w' yields 1", f"2: as many as '{META_RNN}mlp/~/linear_1/w'"],
+    ),
+    (
+        grow_layer("lstm/mlp/~/linear_1") | grow_layer("lstm/mlp_1/~/linear_1"),
+        ["lstm/sequential/conv1_d/w", "18", "22"],
+    ),
 ]
 
 

@@ -1,18 +1,12 @@
 """The command `discorl discover`."""
 
-import argparse
 import dataclasses
-import itertools
 from pathlib import Path
 
 import tyro
 
-from discorl.cli.commands import Command, Result
+from discorl.cli.commands import Command, Result, free_directory, peek, refuse_other_settings
 from discorl.discovery import DiscoverConfig, DiscoverResult, configure_discovery, discover
-from discorl.types import UserError
-
-RUNS = Path("runs")
-DEFAULT_PRESET = "demo"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,34 +30,25 @@ def discover_command(arguments: list[str], program: str) -> Result:
     if parsed.resume is not None:
         result = discover(resume=parsed.resume)
     else:
-        result = discover(parsed.config, out=parsed.out or _free_directory(parsed.preset))
+        result = discover(
+            parsed.config, out=parsed.out or free_directory(f"discover-{parsed.preset}")
+        )
     return Result(_data(result), _text(result), ok=result.finished)
 
 
 def _parse(arguments: list[str], program: str) -> _Arguments:
     """Parses twice, for the preset decides the defaults of the others."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--preset", default=DEFAULT_PRESET)
-    chosen, _ = first.parse_known_args(arguments)
+    defaults = configure_discovery(**peek(arguments, program, "preset"))
     parsed = tyro.cli(
         _Arguments,
         prog=program,
         description=discover_command.__doc__,
-        default=_Arguments(**configure_discovery(chosen.preset).as_dict()),
+        default=_Arguments(**defaults.as_dict()),
         args=arguments,
     )
-    if parsed.resume is not None and len(arguments) > 2:
-        raise UserError(
-            "--resume goes on with the run's own settings and takes no others: run "
-            f"`discorl discover --resume {parsed.resume}`"
-        )
+    if parsed.resume is not None:
+        refuse_other_settings(parsed.resume, arguments, program)
     return parsed
-
-
-def _free_directory(preset: str) -> Path:
-    """`runs/discover-PRESET-N`, N being the first that is free."""
-    names = (f"discover-{preset}-{i}" for i in itertools.count())
-    return next(path for name in names if not (path := RUNS / name).exists())
 
 
 def _data(result: DiscoverResult) -> dict:

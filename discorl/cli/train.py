@@ -1,19 +1,14 @@
 """The command `discorl train`."""
 
-import argparse
 import dataclasses
-import itertools
-import re
 from pathlib import Path
+from typing import Any
 
 import tyro
 
-from discorl.cli.commands import Command, Result
-from discorl.config import DEFAULT_ENVIRONMENT, DEFAULT_RULE, Config, configure
+from discorl.cli.commands import Command, Result, free_directory, peek, refuse_other_settings
+from discorl.config import Config, configure
 from discorl.training import TrainResult, train
-from discorl.types import UserError
-
-RUNS = Path("runs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +20,20 @@ class _Arguments(Config):
     resume: Path | None = None
     """Run directory to go on with, with its own settings."""
 
+    updates: int | None = None  # type: ignore[assignment]
+    """How many updates to make; by default as many as the preset's environment steps allow."""
+
+    def __post_init__(self) -> None:
+        """Checks nothing: `config` does, once the number of updates is known."""
+
     @property
     def config(self) -> Config:
-        fields = dataclasses.fields(Config)
-        return Config(**{field.name: getattr(self, field.name) for field in fields})
+        settings: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(Config)
+        }
+        if self.updates is None:
+            del settings["updates"]
+        return configure(**settings)
 
 
 def train_command(arguments: list[str], program: str) -> Result:
@@ -37,38 +42,29 @@ def train_command(arguments: list[str], program: str) -> Result:
     if parsed.resume is not None:
         result = train(resume=parsed.resume)
     else:
-        result = train(parsed.config, out=parsed.out or _free_directory(parsed.config))
+        config = parsed.config
+        result = train(config, out=parsed.out or free_directory(_name(config)))
     return Result(_data(result), _text(result), ok=result.finished)
 
 
 def _parse(arguments: list[str], program: str) -> _Arguments:
     """Parses twice, for rule, environment and preset decide the defaults of the others."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--rule", default=DEFAULT_RULE)
-    first.add_argument("--env", default=DEFAULT_ENVIRONMENT)
-    first.add_argument("--preset", default=None)
-    chosen, _ = first.parse_known_args(arguments)
-    defaults = configure(chosen.rule, chosen.env, chosen.preset)
+    defaults = configure(**peek(arguments, program, "rule", "env", "preset"))
     parsed = tyro.cli(
         _Arguments,
         prog=program,
         description=train_command.__doc__,
-        default=_Arguments(**defaults.as_dict()),
+        default=_Arguments(**defaults.as_dict() | {"updates": None}),
         args=arguments,
     )
-    if parsed.resume is not None and len(arguments) > 2:
-        raise UserError(
-            "--resume goes on with the run's own settings and takes no others: run "
-            f"`discorl train --resume {parsed.resume}`"
-        )
+    if parsed.resume is not None:
+        refuse_other_settings(parsed.resume, arguments, program)
     return parsed
 
 
-def _free_directory(config: Config) -> Path:
-    """`runs/RULE-ENV-N`, N being the first that is free."""
+def _name(config: Config) -> str:
     rule = Path(config.rule).stem if config.rule.endswith(".npz") else config.rule
-    name = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{rule}-{config.env}").strip("-")
-    return next(p for i in itertools.count() if not (p := RUNS / f"{name}-{i}").exists())
+    return f"{rule}-{config.env}"
 
 
 def _data(result: TrainResult) -> dict:

@@ -22,7 +22,8 @@ def verify_command(directory: tyro.conf.Positional[Path], rule: str | None = Non
         "ok": not wrong,
         "checks": [dataclasses.asdict(check) | {"ok": check.ok} for check in checks],
     }
-    verdict = f"{len(checks) - len(wrong)} of {len(checks)} quantities agree"
+    judged = [check for check in checks if check.tolerance is not None]
+    verdict = f"{len(judged) - sum(c in judged for c in wrong)} of {len(judged)} judged agree"
     return Result(data, f"{_table(checks)}\n\n{verdict}", ok=not wrong)
 
 

@@ -17,7 +17,6 @@ from discorl import compilation, plots, rules
 from discorl.discovery.config import DiscoverConfig, configure_discovery
 from discorl.discovery.population import Columns, Population, PopulationState
 from discorl.discovery.scoring import Scoring
-from discorl.files import write_atomically
 from discorl.interrupts import interrupts
 from discorl.progress import Progress
 from discorl.rules import Disco, weights
@@ -105,9 +104,9 @@ def discover(
         population = Population(config, rule)
         scoring = Scoring(config, rule, _keys(config).scoring)
         if out is not None:
-            run = stack.enter_context(Run.create(out, config.as_dict(), kind="discover"))
-            if config.start is not None:
-                _keep_start(run, config)
+            start = config.start and rules.find(config.start, config.rules_path)
+            copies = {"start.npz": start or None}
+            run = stack.enter_context(Run.create(out, config.as_dict(), "discover", copies))
         return _Loop(config, population, scoring, rule, eta, run).run()
 
 
@@ -128,14 +127,6 @@ def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Dis
             "name or file"
         )
     return loaded, jax.tree.map(jnp.asarray, eta)
-
-
-def _keep_start(run: Run, config: DiscoverConfig) -> None:
-    """Copies the rule into the run, which so stands alone and resumes from the very same rule."""
-    source = rules.find(config.start or "", config.rules_path)
-    if source is not None:
-        content = source.read_bytes()
-        write_atomically(run.path / "start.npz", lambda file: file.write(content))
 
 
 def _kept_start(run: Run | None) -> Path | None:

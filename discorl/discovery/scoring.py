@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import envs
-from discorl.config import Config
+from discorl.config import LONGEST_CALL, Config
 from discorl.discovery.agents import learner_of
 from discorl.discovery.config import DiscoverConfig
 from discorl.envs import Environment
 from discorl.envs.families import Member
 from discorl.rules import Disco
-from discorl.training import LONGEST_CALL, Trainer, TrainState
+from discorl.training import Trainer, TrainState
 from discorl.types import Array, Key, Metrics, Params, PyTree
 
 LAST = 0.25  # share of the updates, at their end, that count

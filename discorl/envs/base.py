@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -21,6 +21,17 @@ class Step:
     reward: Array  # [] float
     terminated: Array  # [] bool, the task itself is over
     truncated: Array  # [] bool, cut from outside, by a time limit
+
+
+class Reference(NamedTuple):
+    """Expected undiscounted returns per episode: the two ends of a scale."""
+
+    random: Array  # [], of the uniformly random policy
+    optimal: Array  # [], of an optimal policy
+
+    def normalise(self, value: Array) -> Array:
+        """Puts a return on the scale where random play is 0 and optimal play is 1."""
+        return (value - self.random) / (self.optimal - self.random)
 
 
 class Environment(abc.ABC, Generic[State]):
@@ -49,8 +60,3 @@ class Environment(abc.ABC, Generic[State]):
         """A picture of the state, [height, width, 3] uint8; None if it cannot be drawn."""
         del state
         return None
-
-    def describe(self) -> dict[str, Any]:
-        """Facts for people: observation shapes and the number of actions."""
-        shapes = jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", self.observation)
-        return {"observation": shapes, "actions": self.num_actions}

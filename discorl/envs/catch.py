@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.base import Environment, Step
-from discorl.envs.families.base import Reference
+from discorl.envs.base import Environment, Reference, Step
 from discorl.types import Array, Key, UserError
 
 _BACKGROUND = (24, 26, 38)

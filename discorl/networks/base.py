@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from discorl.returns import take_action
-from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree
+from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,25 +70,23 @@ def check_outputs(network: Network, spec: OutputSpec, params: Params, observatio
         params: the network's parameters.
         observation: a batch of observations, [N, ...].
     """
-    from discorl.types import UserError
-
     rows = jax.tree.leaves(observation)[0].shape[0]
     outputs: Any = jax.eval_shape(network.apply, params, observation)
     expected = {name: (rows, *shape) for name, shape in spec.state.items()}
     expected |= {name: (rows, spec.num_actions, *shape) for name, shape in spec.action.items()}
     if not isinstance(outputs, dict):
         raise UserError(
-            f"The network's apply returned a {type(outputs).__name__}; "
-            f"a dict with the outputs {sorted(expected)} is needed."
+            f"the network's apply returned a {type(outputs).__name__}; "
+            f"a dict with the outputs {sorted(expected)} is needed"
         )
     for name, shape in expected.items():
         if name not in outputs:
             raise UserError(
-                f"The network yields no output '{name}', which the rule needs with shape "
-                f"{shape}; it yields {sorted(outputs)}."
+                f"the network yields no output '{name}', which the rule needs with shape "
+                f"{shape}; it yields {sorted(outputs)}"
             )
         if tuple(outputs[name].shape) != shape:
             raise UserError(
-                f"The network's output '{name}' has shape {tuple(outputs[name].shape)} for "
-                f"{rows} observations; the rule needs {shape}."
+                f"the network's output '{name}' has shape {tuple(outputs[name].shape)} for "
+                f"{rows} observations; the rule needs {shape}"
             )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from discorl.networks.base import Network, Parts
 from discorl.networks.layers import init_linear, init_mlp, linear, lstm_step, mlp
 from discorl.networks.residual import init_residual, residual
-from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree
+from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, UserError
 
 HEAD_STDDEV = 1e-2  # small, so that a new agent's policy is close to uniform
 SMALLEST_IMAGE = 16  # pixels a side, below which an observation is a grid of symbols to an MLP
@@ -22,7 +22,12 @@ Torso = Literal["auto", "mlp", "residual"]
 def _is_image(leaf: jax.ShapeDtypeStruct, torso: Torso) -> bool:
     if torso == "auto":
         return len(leaf.shape) == 3 and min(leaf.shape[:2]) >= SMALLEST_IMAGE
-    return torso == "residual" and len(leaf.shape) == 3
+    return torso == "residual" and len(leaf.shape) in (2, 3)
+
+
+def _with_channels(images: Array) -> Array:
+    """Images [N, height, width] get one channel; those that have channels stay as they are."""
+    return images[..., None] if images.ndim == 3 else images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +46,9 @@ class _Standard:
         encoder_key, mlp_key = jax.random.split(torso_key)
         params: Params = {}
         encoders = {
-            str(i): init_residual(jax.random.fold_in(encoder_key, i), x.shape[-1], self.filters)
+            str(i): init_residual(
+                jax.random.fold_in(encoder_key, i), _with_channels(x).shape[-1], self.filters
+            )
             for i, (x, image) in enumerate(self._leaves(observation))
             if image
         }
@@ -79,7 +86,8 @@ class _Standard:
             scale = 255 if image and x.dtype == jnp.uint8 else 1
             x = x.astype(dtype or jnp.float32)
             if image:
-                features.append(residual(params["encoder"][str(i)], x / scale))
+                images = _with_channels(x) / scale
+                features.append(residual(params["encoder"][str(i)], images))
             else:
                 features.append(x.reshape(x.shape[0], -1))
         return jnp.concatenate(features, axis=-1)
@@ -149,13 +157,23 @@ def standard(
     Args:
         spec: the rule's outputs.
         observation: shapes and dtypes of one observation, a pytree of `jax.ShapeDtypeStruct`.
-        torso: "mlp", "residual", or "auto": residual for observations of [height, width, channels]
-            with at least 16 pixels a side.
+        torso: "mlp"; "residual" for every part of an observation that is [height, width] or
+            [height, width, channels]; "auto": residual for those with channels and at least 16
+            pixels a side.
         hidden: widths of the torso's MLP.
         filters: filters of each section of the residual encoder.
         action_lstm: width of the action model's LSTM.
         action_hidden: widths of the hidden layers of the action model's heads.
+
+    Raises:
+        UserError: the torso is to be residual, but nothing in an observation is an image.
     """
-    images = tuple(_is_image(leaf, torso) for leaf in jax.tree.leaves(observation))
+    leaves = jax.tree.leaves(observation)
+    images = tuple(_is_image(leaf, torso) for leaf in leaves)
+    if torso == "residual" and not any(images):
+        raise UserError(
+            f"torso is 'residual', but observations of {[leaf.shape for leaf in leaves]} hold no "
+            "image, [height, width] or [height, width, channels]; expected 'mlp' or 'auto'"
+        )
     net = _Standard(spec, images, tuple(hidden), tuple(filters), action_lstm, tuple(action_hidden))
     return Network(net.init, net.apply, Parts(net.observe, net.all_actions, net.taken_actions))

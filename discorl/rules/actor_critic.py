@@ -1,19 +1,18 @@
 """Actor-critic with V-trace: the rule of IMPALA (Espeholt et al. 2018, arXiv:1802.01561)."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from discorl import returns
-from discorl.rules.base import Rule
-from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
+from discorl.rules.policy_and_value import PolicyAndValue
+from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ActorCritic(Rule):
+class ActorCritic(PolicyAndValue):
     """Policy gradient along V-trace advantages, with a value learned from V-trace targets.
 
     Importance ratios clipped at one correct for experience of an older policy, so moderately
@@ -21,23 +20,9 @@ class ActorCritic(Rule):
     """
 
     name: ClassVar[str] = "actor_critic"
-    recipe: ClassVar[Mapping[str, Any]] = {
-        "environments": 8,
-        "batch": 8,
-        "replay_fraction": 0.0,
-        "learning_rate": 1e-3,
-        "unroll": 14,
-        "max_gradient_norm": 1.0,
-        "adam_epsilon": 1e-8,
-    }
 
     lambda_: float = 0.95  # decay of the traces
-    value_cost: float = 0.5  # weight of the value loss
     entropy_cost: float = 0.03  # weight of the entropy bonus
-
-    def outputs(self, num_actions: int) -> OutputSpec:
-        """A policy and a scalar value."""
-        return OutputSpec(num_actions, state={"logits": (num_actions,), "value": ()})
 
     def targets(
         self,
@@ -68,15 +53,3 @@ class ActorCritic(Rule):
             "importance_ratio": returns.weighted_mean(rho_t, weight),
         }
         return {"value": vs_t, "advantage": advantage_t}, state, metrics
-
-    def loss(
-        self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory
-    ) -> dict[str, Array]:
-        """Terms "policy", "value" and "entropy"; see `Rule.loss`."""
-        logits_t, v_t = outputs["logits"][:-1], outputs["value"][:-1]
-        log_pi_t = returns.take_action(jax.nn.log_softmax(logits_t), trajectory.action)
-        return {
-            "policy": -log_pi_t * targets["advantage"],
-            "value": self.value_cost * 0.5 * jnp.square(v_t - targets["value"]),
-            "entropy": -self.entropy_cost * returns.entropy(logits_t),
-        }

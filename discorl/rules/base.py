@@ -10,7 +10,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
+from discorl.types import (
+    Array,
+    Key,
+    Metrics,
+    Outputs,
+    OutputSpec,
+    Params,
+    PyTree,
+    Trajectory,
+    UserError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +43,15 @@ class Rule(abc.ABC):
 
     # What the target network keeps of itself at each update; None: the rule reads no such network.
     target_decay: ClassVar[float | None] = None
+
+    def __post_init__(self) -> None:
+        self._require(0 <= self.discount <= 1, "discount", "from 0 to 1")
+        self._require(self.epochs >= 1, "epochs", "at least 1")
+        self._require(self.minibatches >= 1, "minibatches", "at least 1")
+
+    def _require(self, holds: bool, name: str, accepted: str) -> None:
+        if not holds:
+            raise UserError(f"{self.name}: {name} is {getattr(self, name)}; expected {accepted}")
 
     @abc.abstractmethod
     def outputs(self, num_actions: int) -> OutputSpec:

@@ -68,6 +68,13 @@ class Disco(Rule):
     aux_pi_cost: float = 1.0
     q_cost: float = 0.2
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        bins = self.num_bins
+        # Odd, for a middle bin that stands for zero.
+        is_odd = isinstance(bins, int) and not isinstance(bins, bool) and bins % 2 == 1
+        self._require(is_odd and bins >= 3, "num_bins", "an odd integer of at least 3")
+
     def outputs(self, num_actions: int) -> OutputSpec:
         """Policy, predictions y and z, action value q and next policy aux_pi."""
         return OutputSpec(
@@ -146,12 +153,13 @@ class Disco(Rule):
     ) -> tuple[Targets, DiscoState, Metrics]:
         """Asks the meta-network; see `Rule.targets`."""
         values, new_state = self.values(state, trajectory, online, target)
+        weight = (~trajectory.filler()).astype(values.v.dtype)
         inputs = meta_network.Inputs(
             action=trajectory.action,
             reward=trajectory.reward.astype(values.v.dtype),
             terminated=trajectory.terminated,
             cut=trajectory.cut(),
-            weight=(~trajectory.filler()).astype(values.v.dtype),
+            weight=weight,
             pi=jax.nn.softmax(online["logits"]),
             mu=jax.nn.softmax(trajectory.behaviour_logits),
             pi_target=jax.nn.softmax(target["logits"][:-1]),
@@ -169,9 +177,9 @@ class Disco(Rule):
         hats, meta_rnn = meta_network.apply(eta, state.meta_rnn, inputs)
         targets = Targets(hats["pi"], hats["y"], hats["z"], values.q_target, hats["embedding"])
         metrics = {
-            "value": jnp.mean(values.v),
-            "q_td": jnp.mean(jnp.abs(values.q_td)),
-            "pi_hat_entropy": jnp.mean(returns.entropy(targets.pi)),
+            "value": returns.weighted_mean(values.v[:-1], weight),
+            "q_td": returns.weighted_mean(jnp.abs(values.q_td), weight),
+            "pi_hat_entropy": returns.weighted_mean(returns.entropy(targets.pi), weight),
         }
         return targets, dataclasses.replace(new_state, meta_rnn=meta_rnn), metrics
 

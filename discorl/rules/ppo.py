@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from discorl import returns
-from discorl.rules.base import Rule
-from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
+from discorl.rules.policy_and_value import PolicyAndValue
+from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PPO(Rule):
+class PPO(PolicyAndValue):
     """Several passes over fresh experience, each step's gain clipped once the policy has moved far.
 
     Advantages are generalised advantage estimates, normalised within each minibatch.
@@ -33,14 +33,9 @@ class PPO(Rule):
     lambda_: float = 0.95  # decay of the advantages' errors
     clip: float = 0.2  # how far a probability may move, as a share of its old value
     value_clip: float | None = None  # how far a value may move; None: as far as it likes
-    value_cost: float = 0.5  # weight of the value loss
     entropy_cost: float = 0.02  # weight of the entropy bonus
     epochs: int = 4
     minibatches: int = 4
-
-    def outputs(self, num_actions: int) -> OutputSpec:
-        """A policy and a scalar value."""
-        return OutputSpec(num_actions, state={"logits": (num_actions,), "value": ()})
 
     def targets(
         self,

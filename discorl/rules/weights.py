@@ -339,17 +339,17 @@ def _check_feature_nets(eta: Mapping[str, Any], prefix: str) -> tuple[_Size, int
     """
     width = _columns(eta["y_hat"])
     predictions = _Size(width, f"y_hat yields {width}")
+    y_net, policy_net = (_layers(eta, _PART_AT[prefix + net]) for net in ("y_net", "policy_net"))
+    embedding, channels = _columns(y_net[-1]), _columns(policy_net[-1])
     _check_part(eta, f"{prefix}y_net", predictions)
-    _check_part(eta, f"{prefix}z_net", predictions)
-    y_width, z_width, channels = (
-        _columns(_layers(eta, _PART_AT[prefix + net])[-1])
-        for net in ("y_net", "z_net", "policy_net")
-    )
+    last = _PART_AT[f"{prefix}y_net"].layer_name(len(y_net) - 1)
+    why = f"as many as '{last}/w', for embeddings of y and z are equally wide"
+    _check_part(eta, f"{prefix}z_net", predictions, _Size(embedding, why))
     # Of each action: three policies, three values, whether it was taken, z and the target's z.
-    why = f"7 numbers + z_net of two predictions, {z_width} each"
-    _check_part(eta, f"{prefix}policy_net", _Size(7 + 2 * z_width, why))
+    why = f"7 numbers + z_net of two predictions, {embedding} each"
+    _check_part(eta, f"{prefix}policy_net", _Size(7 + 2 * embedding, why))
     # 9 scalars, 4 embeddings of y, 10 of z, 2 of the policy.
-    return predictions, 9 + 4 * y_width + 10 * z_width + 2 * channels
+    return predictions, 9 + 14 * embedding + 2 * channels
 
 
 def _check_part(

@@ -8,8 +8,9 @@ import inspect
 from typing import Any
 
 from discorl import specs
+from discorl.envs.base import Reference
 from discorl.envs.families.bandit import Bandit
-from discorl.envs.families.base import Family, Member, Plan, Reference, Split
+from discorl.envs.families.base import Family, Member, Plan, Split
 from discorl.envs.families.chain import Chain
 from discorl.envs.families.cliff import Cliff
 from discorl.envs.families.grid import Grid

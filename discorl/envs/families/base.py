@@ -23,23 +23,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.base import Environment, Step
+from discorl.envs.base import Environment, Reference, Step
 from discorl.types import Array, Key, PyTree, UserError
 
 Split = Literal["train", "held_out"]
 Parameters = TypeVar("Parameters")
 State = TypeVar("State")
-
-
-class Reference(NamedTuple):
-    """Expected undiscounted returns per episode: the two ends of a scale."""
-
-    random: Array  # [], of the uniformly random policy
-    optimal: Array  # [], of an optimal policy
-
-    def normalise(self, value: Array) -> Array:
-        """Puts a return on the scale where random play is 0 and optimal play is 1."""
-        return (value - self.random) / (self.optimal - self.random)
 
 
 class Plan(NamedTuple):

@@ -1,0 +1,54 @@
+"""What the hand-made rules share: an agent with a policy and a scalar value."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from discorl import returns
+from discorl.rules.base import Rule
+from discorl.types import Array, Outputs, OutputSpec, Trajectory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyAndValue(Rule):
+    """Policy gradient along advantages, and a value that is moved toward returns.
+
+    Its rules differ in how `targets` estimates the two.
+    """
+
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "environments": 8,
+        "batch": 8,
+        "replay_fraction": 0.0,
+        "learning_rate": 1e-3,
+        "unroll": 14,
+        "max_gradient_norm": 1.0,
+    }
+
+    value_cost: float = 0.5  # weight of the value loss
+    entropy_cost: float = 0.01  # weight of the entropy bonus
+
+    def outputs(self, num_actions: int) -> OutputSpec:
+        """A policy and a scalar value."""
+        return OutputSpec(num_actions, state={"logits": (num_actions,), "value": ()})
+
+    def loss(
+        self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory
+    ) -> dict[str, Array]:
+        """Terms "policy", "value" and "entropy"; see `Rule.loss`.
+
+        Args:
+            outputs: the agent's outputs; see `Rule.loss`.
+            targets: {"value", "advantage"}, each [T, B].
+            trajectory: the batch of experience, [T, B].
+        """
+        logits_t, v_t = outputs["logits"][:-1], outputs["value"][:-1]
+        log_pi_t = returns.take_action(jax.nn.log_softmax(logits_t), trajectory.action)
+        return {
+            "policy": -log_pi_t * targets["advantage"],
+            "value": self.value_cost * 0.5 * jnp.square(v_t - targets["value"]),
+            "entropy": -self.entropy_cost * returns.entropy(logits_t),
+        }

@@ -1,0 +1,92 @@
+"""Playing trained agents, and opening runs again."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import discorl
+from discorl.envs import Catch
+from discorl.evaluation import evaluate, mean_interval
+
+TINY = {"updates": 2, "hidden": (8,), "environments": 2, "batch": 2}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Magnified(Catch):
+    """Catch with rewards a hundred times as large; it neither hashes nor compares by value."""
+
+    factor: np.ndarray = dataclasses.field(default_factory=lambda: np.array(100.0, np.float32))
+    __hash__ = None
+
+    def step(self, state, action, key):
+        state, step = super().step(state, action, key)
+        return state, dataclasses.replace(step, reward=self.factor * step.reward)
+
+
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "own"
+    discorl.train(environment=Magnified(4, 4), out=path, **TINY)
+    return path
+
+
+def test_an_environment_of_ones_own_must_be_given_again(own_run):
+    with pytest.raises(discorl.UserError, match="environment of its own"):
+        evaluate(own_run)
+    with pytest.raises(discorl.UserError, match="environment of its own"):
+        discorl.train(resume=own_run)
+
+
+def test_an_environment_of_ones_own_is_played(own_run):
+    played = evaluate(own_run, environment=Magnified(4, 4), episodes=6)
+    assert set(np.abs(played.returns).ravel()) == {100.0}
+    assert (played.lengths == 3).all()
+    assert played.unfinished == 0
+
+
+def test_a_finished_run_resumes_to_what_it_was(own_run):
+    result = discorl.train(resume=own_run, environment=Magnified(4, 4))
+    assert result.finished
+    assert result.metrics["update"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("change", [{"later_setting": 1}, {"hidden": None}])
+def test_a_run_of_another_version_is_refused_by_name(tmp_path, change):
+    discorl.train(env="catch:rows=4,columns=4", out=tmp_path / "run", **TINY)
+    file = tmp_path / "run" / "config.json"
+    described = json.loads(file.read_text())
+    for name, value in change.items():
+        if value is None:
+            del described["config"][name]
+        else:
+            described["config"][name] = value
+    file.write_text(json.dumps(described))
+    with pytest.raises(discorl.UserError, match=f"another version.*{next(iter(change))}"):
+        evaluate(tmp_path / "run")
+
+
+def test_the_interval_of_a_mean_is_that_of_the_normal_law():
+    values = np.random.default_rng(1).normal(3.0, 2.0, size=4000)
+    low, high = mean_interval(values)
+    half = 1.96 * values.std() / np.sqrt(values.size)
+    np.testing.assert_allclose([low, high], values.mean() + np.array([-half, half]), atol=0.004)
+
+
+def test_without_replay_the_batch_is_all_fresh_trajectories():
+    with pytest.raises(discorl.UserError, match="batch is 8; expected 64"):
+        discorl.configure("actor_critic", environments=64)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seed": 2**31}, "seed is"),
+        ({"max_gradient_norm": -1.0}, "max_gradient_norm is"),
+        ({"log_every": 300, "checkpoint_every": 300}, "log_every is 300; expected at most 256"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(discorl.UserError, match=message):
+        discorl.configure(**settings)

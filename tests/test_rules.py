@@ -1,0 +1,88 @@
+"""What all rules have in common: settings that are refused, and metrics that pass over fillers."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from discorl.rules import HAND_MADE, PPO, Disco, Sizes
+from discorl.types import Trajectory, UserError
+
+STEPS, BATCH, ACTIONS = 4, 2, 3
+SIZES = Sizes(
+    prediction=4,
+    trajectory_lstm=5,
+    embedding_net=(1,),
+    policy_net=(2,),
+    pi_hat_blocks=(3,),
+    meta_lstm=3,
+    meta_input=(3,),
+    meta_embedding_net=(1,),
+    meta_policy_net=(2,),
+)
+
+
+@pytest.mark.parametrize("rule", [*HAND_MADE.values(), Disco])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"discount": 1.01}, r"discount is 1.01; expected from 0 to 1"),
+        ({"discount": -0.1}, r"discount is -0.1; expected from 0 to 1"),
+        ({"discount": float("nan")}, r"discount is nan; expected from 0 to 1"),
+        ({"epochs": 0}, r"epochs is 0; expected at least 1"),
+        ({"minibatches": -2}, r"minibatches is -2; expected at least 1"),
+    ],
+)
+def test_settings_of_any_rule_that_make_no_sense(rule, settings, message):
+    with pytest.raises(UserError, match=f"^{rule.name}: {message}$"):
+        rule(**settings)
+
+
+@pytest.mark.parametrize("bins", [4, 1, -3, 601.0, True, "601"])
+def test_bins_without_a_middle_are_refused(bins):
+    with pytest.raises(UserError, match=f"num_bins is {bins}; expected an odd integer"):
+        Disco(num_bins=bins)
+
+
+@pytest.mark.parametrize("settings", [{"discount": 0.0}, {"discount": 1.0}, {"epochs": 1}])
+def test_the_ends_of_the_ranges_are_accepted(settings):
+    assert dataclasses.replace(PPO(), **settings) == PPO(**settings)
+    Disco(num_bins=3, **settings)
+
+
+def test_metrics_of_disco_pass_over_fillers():
+    rng = np.random.default_rng(0)
+    rule = Disco(sizes=SIZES, num_bins=5)
+    # Larger than a new rule, whose targets for the policy are all but uniform.
+    eta = jax.tree.map(lambda x: 5 * x, rule.init_params(jax.random.key(0)))
+    # The embeddings of both halves of the meta-network, one number each, lie side by side.
+    shapes = {"logits": (ACTIONS,), "q": (ACTIONS,), "y": (2,), "z": (ACTIONS, 2)}
+    online, target = (
+        {n: jnp.asarray(rng.normal(size=(STEPS + 1, BATCH, *s))) for n, s in shapes.items()}
+        for _ in range(2)
+    )
+    trajectory = Trajectory(
+        observation=None,
+        action=jnp.zeros((STEPS, BATCH), int),
+        reward=jnp.ones((STEPS, BATCH)),
+        terminated=jnp.zeros((STEPS, BATCH), bool),
+        behaviour_logits=jnp.zeros((STEPS, BATCH, ACTIONS)),
+        truncated=jnp.zeros((STEPS, BATCH), bool).at[1, 0].set(True),
+    )
+    targets, _, metrics = rule.targets(eta, rule.init_state(), trajectory, online, target)
+    values, _ = rule.values(rule.init_state(), trajectory, online, target)
+    learned = np.ones((STEPS, BATCH), bool)
+    learned[2, 0] = False
+    pi_hat = np.asarray(jax.nn.softmax(targets.pi))
+    expected = {
+        "value": values.v[:-1],
+        "q_td": np.abs(values.q_td),
+        "pi_hat_entropy": -np.sum(pi_hat * np.log(pi_hat), axis=-1),
+    }
+    assert set(metrics) == set(expected)
+    for name, each in expected.items():
+        every = np.asarray(each)
+        np.testing.assert_allclose(metrics[name], every[learned].mean(), rtol=1e-5)
+        assert not np.isclose(metrics[name], every.mean(), rtol=1e-4), name
