@@ -42,7 +42,7 @@ def child(script, *arguments):
 
 
 def finish(process):
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     return output
 

@@ -277,7 +277,7 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
         values = value if isinstance(value, tuple) else (value,)
         arguments += [f"--{name.replace('_', '-')}", *values]
     process = start(users_environment, *arguments, "--out", tmp_path / "whole")
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
 
     run = tmp_path / "cut"
@@ -285,7 +285,7 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
     process = start(users_environment, *arguments, "--out", run)
     wait_for_a_new_checkpoint(process, run)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == 1, errors
     assert f"stopped; go on with: discorl train --resume {run}" in output
     assert "Traceback" not in errors
@@ -297,7 +297,7 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
             wait_for_a_new_checkpoint(process, run)
             time.sleep(pauses.uniform(0, 0.1))
             process.kill()
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=600)
         killed += process.returncode == -signal.SIGKILL
         if process.returncode == 0:
             break
