@@ -356,7 +356,7 @@ def test_files_that_are_no_cases(golden, tmp_path):
     with pytest.raises(UserError, match="not a golden case"):
         verify(tmp_path)
     (tmp_path / "other.npz").write_bytes(b"not a zip file")
-    with pytest.raises(UserError, match="not a readable npz file"):
+    with pytest.raises(UserError, match="is not an npz file"):
         verify(tmp_path)
 
 

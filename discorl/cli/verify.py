@@ -23,7 +23,10 @@ def verify_command(directory: tyro.conf.Positional[Path], rule: str | None = Non
         "checks": [dataclasses.asdict(check) | {"ok": check.ok} for check in checks],
     }
     judged = [check for check in checks if check.tolerance is not None]
-    verdict = f"{len(judged) - sum(c in judged for c in wrong)} of {len(judged)} judged agree"
+    agreeing = sum(check.ok for check in judged)
+    verdict = f"{agreeing} of {len(judged)} quantities agree"
+    if len(judged) < len(checks):
+        verdict += f"; {len(checks) - len(judged)} more are shown and not judged"
     return Result(data, f"{_table(checks)}\n\n{verdict}", ok=not wrong)
 
 
