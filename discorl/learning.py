@@ -55,6 +55,9 @@ class Learner:
     network: Network
     optimizer: optax.GradientTransformation
     num_actions: int
+    # How discovery differentiates the gradient of the loss: backward over backward, or forward over
+    # backward; the result is the same. It has no effect on training.
+    mixed_mode: bool = False
 
     @property
     def spec(self) -> OutputSpec:
@@ -88,7 +91,7 @@ class Learner:
 
     def policy(self, params: Params, observation: PyTree) -> Array:
         """Logits of the policy: observations [N, ...] -> [N, A]."""
-        return self.parts.observe(params, observation)[0]["logits"]
+        return self.rule.policy(self.parts.observe(params, observation)[0])
 
     def update(
         self, state: LearnerState, eta: Params, trajectory: Trajectory
@@ -120,7 +123,10 @@ class Learner:
             output_gradients, loss_metrics = jax.grad(self._loss, has_aux=True)(
                 outputs, details.targets, trajectory
             )
-            (gradients,) = pullback(output_gradients)
+            if self.mixed_mode:
+                gradients = self._gradient()(state.params, details.targets, trajectory)
+            else:
+                (gradients,) = pullback(output_gradients)
             moved, norms = self._apply(gradients, state.params, state.optimizer)
             metrics |= loss_metrics | norms
         else:
@@ -232,12 +238,41 @@ class Learner:
         self, outputs: Outputs, targets: PyTree, trajectory: Trajectory
     ) -> tuple[Array, Metrics]:
         terms = self.rule.loss(outputs, targets, trajectory)
-        weight = trajectory.learnable(outputs["logits"].dtype)
+        policy = self.rule.policy(outputs)
+        weight = trajectory.learnable(policy.dtype)
         weight = weight / (jnp.sum(weight) + 1e-8)
         means = {f"loss/{name}": jnp.sum(term * weight) for name, term in terms.items()}
         total = sum(means.values(), start=jnp.zeros((), weight.dtype))
-        policy_entropy = jnp.sum(entropy(outputs["logits"][:-1]) * weight)
+        policy_entropy = jnp.sum(entropy(policy[:-1]) * weight)
         return total, means | {"loss": total, "entropy": policy_entropy}
+
+    def _gradient(self) -> Callable[[Params, PyTree, Trajectory], Params]:
+        """The gradient of the loss, to be differentiated forward over backward.
+
+        The pullback of a gradient is a product with the Hessian, which is symmetric: it is the
+        derivative of the gradient, with respect to parameters and targets, along the cotangent.
+        Nothing of a second backward pass has to be kept.
+        """
+
+        def loss(params: Params, targets: PyTree, trajectory: Trajectory) -> Array:
+            return self._loss(self.outputs(params, trajectory)[0], targets, trajectory)[0]
+
+        gradient = jax.custom_vjp(jax.grad(loss))
+
+        def forward(*arguments: PyTree) -> tuple[Params, tuple[PyTree, ...]]:
+            return jax.grad(loss)(*arguments), arguments
+
+        def backward(arguments: tuple[PyTree, ...], direction: Params) -> tuple[PyTree, ...]:
+            params, targets, trajectory = arguments
+            _, (to_params, to_targets) = jax.jvp(
+                lambda params: jax.grad(loss, argnums=(0, 1))(params, targets, trajectory),
+                (params,),
+                (direction,),
+            )
+            return to_params, to_targets, None
+
+        gradient.defvjp(forward, backward)
+        return gradient
 
     def _apply(
         self, gradients: Params, params: Params, optimizer: PyTree

@@ -30,8 +30,9 @@ def scale_by_adam(
     """
 
     def init(params: Params) -> AdamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return AdamState(jnp.zeros((), jnp.int32), zeros, zeros)
+        # Two trees of their own: a buffer that is donated may stand in a state only once.
+        mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+        return AdamState(jnp.zeros((), jnp.int32), mu, nu)
 
     def update(
         gradients: Params, state: AdamState, params: Params | None = None

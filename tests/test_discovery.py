@@ -97,7 +97,7 @@ def assert_all_close(one, two, tolerance):
 ACTIONS, UPDATES = 2, 3
 
 
-def agent(optimizer):
+def agent(optimizer, mixed_mode):
     """A meta-gradient for a tiny agent."""
     sizes = Sizes(4, 5, (3, 1), (3, 2), (3,), 4, (3,), (3, 1), (3, 2))
     rule = Disco(sizes=sizes, num_bins=5)
@@ -105,7 +105,7 @@ def agent(optimizer):
     network = standard(
         rule.outputs(ACTIONS), observation, hidden=(5,), action_lstm=3, action_hidden=(4,)
     )
-    learner = Learner(rule, network, optimizer, ACTIONS)
+    learner = Learner(rule, network, optimizer, ACTIONS, mixed_mode)
     return MetaGradient(learner, MetaValue(observation, hidden=(4,)))
 
 
@@ -124,12 +124,14 @@ def experience(rng, *leading):
 def plain_loss(meta_gradient, learner, meta_value, batches, validation):
     """The meta-loss as a function of eta: a scan of updates, and the loss of their result.
 
-    The meta-value function is given: no gradient flows through how it came about.
+    Backward mode differentiates all of it. The meta-value function is given: no gradient flows
+    through how it came about.
     """
+    agent = dataclasses.replace(meta_gradient.learner, mixed_mode=False)
 
     def loss(eta):
         def step(state, batch):
-            state, _, details = meta_gradient.learner.update_in_detail(state, eta, batch)
+            state, _, details = agent.update_in_detail(state, eta, batch)
             return state, meta_gradient._target_penalty(details, batch)
 
         state, penalties = jax.lax.scan(step, learner, batches)
@@ -139,10 +141,10 @@ def plain_loss(meta_gradient, learner, meta_value, batches, validation):
     return loss
 
 
-def problem(optimizer):
+def problem(optimizer, mixed_mode=False):
     """A tiny agent's window: its meta-gradient, eta, and what the plain loss is made of."""
     rng = np.random.default_rng(0)
-    meta_gradient = agent(optimizer)
+    meta_gradient = agent(optimizer, mixed_mode)
     learner, meta_value = meta_gradient.learner, meta_gradient.meta_value
 
     @jax.jit
@@ -171,9 +173,11 @@ def problem(optimizer):
     return gradient, eta, plain_loss(meta_gradient, state, value, batches, validation)
 
 
-def test_a_recorded_window_has_the_gradient_of_a_plain_scan():
+@pytest.mark.parametrize("mixed_mode", [False, True])
+def test_a_recorded_window_has_the_gradient_of_a_plain_scan(mixed_mode):
     with jax.enable_x64(True):
-        gradient, eta, loss = problem(Optimisation(learning_rate=0.02).optimizer())
+        optimizer = Optimisation(learning_rate=0.02).optimizer()
+        gradient, eta, loss = problem(optimizer, mixed_mode)
         expected = jax.jit(jax.grad(loss))(eta)
         assert_all_close(gradient, expected, 1e-9)
         for part in expected.values():

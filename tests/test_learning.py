@@ -365,6 +365,12 @@ def test_adam_is_adam(epsilon):
     np.testing.assert_allclose(ours, theirs, rtol=1e-9)
 
 
+def test_an_adam_state_can_be_donated():
+    state = scale_by_adam().init({"w": jnp.ones(3)})
+    moved = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)(state)
+    assert moved.mu["w"].tolist() == moved.nu["w"].tolist() == [1, 1, 1]
+
+
 def test_adam_has_no_gradient_through_its_second_moment():
     optimizer = scale_by_adam()
 

@@ -61,7 +61,9 @@ def draw_lifetime(key: Key, lifetimes: Sequence[int]) -> Array:
     return lengths[jax.random.categorical(key, -jnp.log(lengths.astype(jnp.float32)))]
 
 
-def learner_of(agent: Config, environment: Environment, rule: Disco) -> Learner:
+def learner_of(
+    agent: Config, environment: Environment, rule: Disco, *, mixed_mode: bool = False
+) -> Learner:
     """The learner of an agent under a rule that is being discovered."""
     network = standard(
         rule.outputs(environment.num_actions),
@@ -74,7 +76,9 @@ def learner_of(agent: Config, environment: Environment, rule: Disco) -> Learner:
     )
     optimisation = Optimisation(learning_rate=agent.learning_rate, adam_epsilon=agent.adam_epsilon)
     rule = dataclasses.replace(rule, discount=agent.discount)
-    return Learner(rule, network, optimisation.optimizer(), environment.num_actions)
+    return Learner(
+        rule, network, optimisation.optimizer(), environment.num_actions, mixed_mode=mixed_mode
+    )
 
 
 class Agents:
@@ -85,7 +89,7 @@ class Agents:
         self._agent = group.config
         self._tasks = Tasks.of(group.config.env)
         example = self._tasks.environment(self._tasks.draw(jax.random.key(0)))
-        self.learner = learner_of(group.config, example, rule)
+        self.learner = learner_of(group.config, example, rule, mixed_mode=config.mixed_mode)
         self.meta_value = MetaValue(
             example.observation,
             hidden=config.value_hidden,

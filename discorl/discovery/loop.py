@@ -118,7 +118,7 @@ def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Dis
         file: file of that rule, in place of where it would be looked for.
     """
     if config.start is None:
-        rule = Disco(sizes=config.sizes, num_bins=config.bins)
+        rule = Disco(sizes=config.sizes, num_bins=config.bins, without=config.without)
         return rule, jax.jit(rule.init_params)(_keys(config).rule)
     loaded, eta = rules.load(config.start, file=file, rules_path=config.rules_path)
     if not isinstance(loaded, Disco):
@@ -250,6 +250,7 @@ class _Loop:
         """What a rule file remembers of where it comes from."""
         return {
             "bins": self._rule.num_bins,
+            "without": self._rule.without,
             "meta_steps": meta_steps,
             "seed": self._config.seed,
             "discorl": self._versions["discorl"],

@@ -9,11 +9,15 @@ from discorl.rules.actor_critic import ActorCritic
 from discorl.rules.base import Rule
 from discorl.rules.disco import Disco
 from discorl.rules.meta_network import Sizes
+from discorl.rules.muesli import Muesli
 from discorl.rules.policy_gradient import PolicyGradient
 from discorl.rules.ppo import PPO
+from discorl.rules.q_lambda import QLambda
 from discorl.types import Params, UserError
 
-HAND_MADE: dict[str, type[Rule]] = {rule.name: rule for rule in (ActorCritic, PolicyGradient, PPO)}
+HAND_MADE: dict[str, type[Rule]] = {
+    rule.name: rule for rule in (ActorCritic, Muesli, PolicyGradient, PPO, QLambda)
+}
 PUBLISHED_BINS = 601
 
 
@@ -21,7 +25,8 @@ def find(text: str, rules_path: str | Path | None = None) -> Path | None:
     """The file of a learned rule; None for a hand-made one.
 
     Args:
-        text: the name of a rule, with settings if wished (`ppo:epochs=8`), or an npz file.
+        text: the name of a rule or an npz file, with settings if wished: `ppo:epochs=8`,
+            `disco103:without=q`.
         rules_path: a file or folder to look in before the usual places.
     """
     name = _parse(text).name
@@ -46,7 +51,8 @@ def load(
     """Loads a rule and its parameters.
 
     Args:
-        text: the name of a rule, with settings if wished (`ppo:epochs=8`), or an npz file.
+        text: the name of a rule or an npz file, with settings if wished: `ppo:epochs=8`,
+            `disco103:without=q`.
         file: the file of a learned rule; by default it is looked for by its name.
         rules_path: a file or folder to look in before the usual places.
         discount: the discount, unless `text` sets one.
@@ -60,8 +66,12 @@ def load(
     if spec.name in HAND_MADE:
         return specs.build(HAND_MADE[spec.name], spec), ()
     content = weights.load(file or _found(text, rules_path))
-    bins = content.metadata.get("bins", PUBLISHED_BINS)
-    disco = functools.partial(Disco, sizes=Sizes.of(content.eta), num_bins=bins)
+    disco = functools.partial(
+        Disco,
+        sizes=Sizes.of(content.eta),
+        num_bins=content.metadata.get("bins", PUBLISHED_BINS),
+        without=content.metadata.get("without", "none"),
+    )
     return specs.build(disco, spec), content.eta
 
 
@@ -72,7 +82,12 @@ def _found(text: str, rules_path: str | Path | None) -> Path:
 
 
 def _parse(text: str) -> specs.Spec:
-    return specs.Spec(text) if text.endswith(".npz") else specs.parse(text)
+    path, ending, settings = text.rpartition(".npz")
+    if not ending or settings[:1] not in ("", ":"):
+        return specs.parse(text)
+    # A path may hold any sign: only what follows its ending is read as settings.
+    spec = specs.parse(f"rule{settings}")
+    return specs.Spec(path + ending, spec.item, spec.parameters)
 
 
 __all__ = [
@@ -80,7 +95,9 @@ __all__ = [
     "PPO",
     "ActorCritic",
     "Disco",
+    "Muesli",
     "PolicyGradient",
+    "QLambda",
     "Rule",
     "Sizes",
     "find",

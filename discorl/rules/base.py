@@ -66,6 +66,17 @@ class Rule(abc.ABC):
         """What the rule remembers from update to update over one agent's lifetime."""
         return ()
 
+    def policy(self, outputs: Outputs) -> Array:
+        """Logits of the policy that an agent acts by.
+
+        Args:
+            outputs: the agent's `state` outputs, [..., *shape].
+
+        Returns:
+            logits, [..., A]; by default the output of that name.
+        """
+        return outputs["logits"]
+
     def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
         """What `targets` needs to know of one output, computed row by row.
 

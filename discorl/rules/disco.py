@@ -6,12 +6,24 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl import returns
+from discorl import returns, specs
 from discorl.returns import Moments
 from discorl.rules import meta_network
 from discorl.rules.base import Rule
 from discorl.rules.meta_network import MetaState, Sizes
-from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, Trajectory
+from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, Trajectory, UserError
+
+# What can be taken out of the rule, as the paper's ablations do, and what then becomes zero: inputs
+# of the meta-network, and terms of the loss.
+_PREDICTIONS = ("y", "y_target", "z", "z_target")
+_VALUES = ("v", "q", "adv", "normalised_adv", "qv_adv", "normalised_qv_adv")
+ABLATIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "yz": (_PREDICTIONS, ("y", "z")),  # the predictions without a predefined meaning
+    "q": (_VALUES, ("q",)),  # the action value, and with it advantages
+    "aux_pi": ((), ("aux_pi",)),  # the prediction of the next policy, p in the paper
+    "bootstrapping": (_PREDICTIONS, ()),  # y and z are learned, but no target is made from them
+    "meta_rnn": ((), ()),  # the memory over a lifetime: its state stays zero
+}
 
 
 @jax.tree_util.register_dataclass
@@ -54,7 +66,11 @@ class Targets:
 
 @dataclasses.dataclass(frozen=True)
 class Disco(Rule):
-    """The discovered rule: a meta-network says where policy and predictions should move."""
+    """The discovered rule: a meta-network says where policy and predictions should move.
+
+    Parts of it can be taken out, as in the paper's ablations: `without="q+aux_pi"` names those, of
+    yz, q, aux_pi, bootstrapping and meta_rnn. The outputs that an agent has stay the same.
+    """
 
     name: ClassVar[str] = "disco"
     target_decay: ClassVar[float | None] = 0.9
@@ -67,13 +83,24 @@ class Disco(Rule):
     z_cost: float = 1.0
     aux_pi_cost: float = 1.0
     q_cost: float = 0.2
+    without: str = "none"  # what is taken out of the rule: some of ABLATIONS, joined by +
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for part in sorted(self.ablated - set(ABLATIONS)):
+            raise UserError(
+                f"{self.name}: without={self.without}: no part is called {part!r}; "
+                f"{specs.nearest(part, [*ABLATIONS, 'none'])}; several are joined by +"
+            )
         bins = self.num_bins
         # Odd, for a middle bin that stands for zero.
         is_odd = isinstance(bins, int) and not isinstance(bins, bool) and bins % 2 == 1
         self._require(is_odd and bins >= 3, "num_bins", "an odd integer of at least 3")
+
+    @property
+    def ablated(self) -> frozenset[str]:
+        """The names of what is taken out."""
+        return frozenset(self.without.split("+")) - {"none"}
 
     def outputs(self, num_actions: int) -> OutputSpec:
         """Policy, predictions y and z, action value q and next policy aux_pi."""
@@ -89,7 +116,12 @@ class Disco(Rule):
 
     def init_params(self, key: Key) -> Params:
         """A new meta-network."""
-        return meta_network.init(key, self.sizes)
+        eta = meta_network.init(key, self.sizes)
+        if "meta_rnn" in self.ablated:
+            # Only the bias is left of the gate. At zero it would shut all targets off.
+            gate = eta["gate"]
+            eta = eta | {"gate": gate | {"b": jnp.ones_like(gate["b"])}}
+        return eta
 
     def init_state(self) -> DiscoState:
         """The state at the beginning of an agent's life."""
@@ -174,7 +206,7 @@ class Disco(Rule):
             z=online["z"],
             z_target=target["z"],
         )
-        hats, meta_rnn = meta_network.apply(eta, state.meta_rnn, inputs)
+        hats, meta_rnn = self._ask(eta, state.meta_rnn, inputs)
         targets = Targets(hats["pi"], hats["y"], hats["z"], values.q_target, hats["embedding"])
         metrics = {
             "value": returns.weighted_mean(values.v[:-1], weight),
@@ -182,6 +214,18 @@ class Disco(Rule):
             "pi_hat_entropy": returns.weighted_mean(returns.entropy(targets.pi), weight),
         }
         return targets, dataclasses.replace(new_state, meta_rnn=meta_rnn), metrics
+
+    def _ask(
+        self, eta: Params, state: MetaState, inputs: meta_network.Inputs
+    ) -> tuple[dict[str, Array], MetaState]:
+        """The meta-network without what is taken out of it."""
+        silent = {name for part in self.ablated for name in ABLATIONS[part][0]}
+        zeros = {name: jnp.zeros_like(getattr(inputs, name)) for name in sorted(silent)}
+        inputs = dataclasses.replace(inputs, **zeros)
+        if "meta_rnn" in self.ablated:
+            state = jax.tree.map(jnp.zeros_like, state)
+            return meta_network.apply(eta, state, inputs)[0], state
+        return meta_network.apply(eta, state, inputs, reads_y_hat="yz" not in self.ablated)
 
     def loss(self, outputs: Outputs, targets: Targets, trajectory: Trajectory) -> dict[str, Array]:
         """KL to the targets, to the next policy, and cross-entropy of the action value."""
@@ -191,10 +235,12 @@ class Disco(Rule):
         value = returns.squash(jax.lax.stop_gradient(targets.q))
         q_target = returns.two_hot(value, self.num_bins)
         cross_entropy = -jnp.sum(q_target * jax.nn.log_softmax(outputs["q"]), axis=-1)
-        return {
+        terms = {
             "pi": self.pi_cost * kl(targets.pi, outputs["logits"][:-1]),
             "y": self.y_cost * kl(targets.y, outputs["y"][:-1]),
             "z": self.z_cost * kl(targets.z, outputs["z"]),
             "aux_pi": self.aux_pi_cost * kl(next_policy, outputs["aux_pi"]) * goes_on,
             "q": self.q_cost * cross_entropy,
         }
+        left_out = {name for part in self.ablated for name in ABLATIONS[part][1]}
+        return {name: term for name, term in terms.items() if name not in left_out}

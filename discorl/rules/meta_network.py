@@ -227,8 +227,16 @@ def _backward_lstm(layer: Params, features: Array, cut: Array) -> Array:
 # --- the network ----------------------------------------------------------------------------------
 
 
-def apply(eta: Params, state: MetaState, inputs: Inputs) -> tuple[dict[str, Array], MetaState]:
+def apply(
+    eta: Params, state: MetaState, inputs: Inputs, *, reads_y_hat: bool = True
+) -> tuple[dict[str, Array], MetaState]:
     """Computes targets for a batch of trajectories and takes the meta-RNN one step on.
+
+    Args:
+        eta: the rule's parameters.
+        state: of the meta-RNN.
+        inputs: what the agent produced.
+        reads_y_hat: whether the meta-RNN sees the targets of y, or zeros.
 
     Returns:
         logits of the targets "pi" [T, B, A], "y" [T, B, P] and "z" [T, B, P], and "embedding"
@@ -253,6 +261,8 @@ def apply(eta: Params, state: MetaState, inputs: Inputs) -> tuple[dict[str, Arra
 
     own, _ = _features(inputs, slice(width, None), meta["policy_net"], common, around)
     y_hat = embed([meta["y_net"]], targets["y"])
+    if not reads_y_hat:
+        y_hat = jnp.zeros_like(y_hat)
     u = jnp.concatenate([own, targets["embedding"], y_hat], axis=-1)
     for i, layer in enumerate(meta["input"]):
         u = linear(layer, u if i == 0 else jax.nn.relu(u))

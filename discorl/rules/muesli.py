@@ -1,0 +1,137 @@
+"""Regularised policy optimisation with clipped advantages: the rule of Muesli."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from discorl import returns
+from discorl.returns import Moments
+from discorl.rules.base import Rule
+from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, Trajectory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Muesli(Rule):
+    """Policy gradient, held near a prior policy that is improved by clipped advantages.
+
+    After Hessel et al. (2021, arXiv:2104.06159). With the target network's policy as the prior and
+    its action values Q, V(s) = sum_a prior(a|s) Q(s,a), and G_t the Retrace return of the prior:
+
+        sigma^2 = moving average of (G_t - V(s_t))^2
+        pi_CMPO(a|s) ~ prior(a|s) exp(clip((Q(s,a) - V(s)) / sigma, -clip, clip))
+        loss_t = - min(1, pi/mu) (G_t - V(s_t)) / sigma log pi(a_t|s_t)
+                 + cmpo_cost KL(pi_CMPO(s_t) || pi(s_t))
+                 + model_cost KL(pi_CMPO(s_{t+1}) || aux_pi(s_t, a_t))    unless s_t is the last
+                 + q_cost 1/2 (h(Q(s_t, a_t)) - h(G_t))^2
+
+    It differs from the paper in that Q is an output, and a scalar one, in place of a model's reward
+    and value; the model looks one step ahead; and the prior is mixed with no other policy.
+    """
+
+    name: ClassVar[str] = "muesli"
+    recipe: ClassVar[Mapping[str, Any]] = {"learning_rate": 1e-3, "max_gradient_norm": 1.0}
+    target_decay: ClassVar[float | None] = 0.9
+
+    lambda_: float = 0.95  # decay of the traces
+    clip: float = 1.0  # of the normalised advantages that improve the prior
+    cmpo_cost: float = 1.0  # weight of the distance from the improved prior
+    model_cost: float = 1.0  # weight of the prediction of the next improved prior
+    q_cost: float = 1.0  # weight of the value loss
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(0 <= self.lambda_ <= 1, "lambda_", "from 0 to 1")
+        self._require(self.clip > 0, "clip", "a positive number")
+
+    def outputs(self, num_actions: int) -> OutputSpec:
+        """A policy, squashed action values, and each action's prediction of the next policy."""
+        return OutputSpec(
+            num_actions,
+            state={"logits": (num_actions,), "q": (num_actions,)},
+            action={"aux_pi": (num_actions,)},
+        )
+
+    def init_state(self) -> Moments:
+        """Moments of the advantage."""
+        return returns.init_moments()
+
+    def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
+        """Values as they are; targets read no aux_pi."""
+        del eta
+        if name == "q":
+            return returns.unsquash(output)
+        return output if name == "logits" else None
+
+    def targets(
+        self,
+        eta: Params,
+        state: Moments,
+        trajectory: Trajectory,
+        online: Outputs,
+        target: Outputs,
+    ) -> tuple[dict[str, Array], Moments, Metrics]:
+        """Returns, advantages and improved priors; see `Rule.targets`.
+
+        Returns:
+            {"q": returns, [T, B]; "advantage": normalised, times the clipped ratio, [T, B];
+            "pi" and "next_pi": logits of pi_CMPO at each step and after it, [T, B, A]}, all
+            constant; the moments; metrics.
+        """
+        del eta
+        online, target = jax.lax.stop_gradient((online, target))
+        prior_logits, q = target["logits"], target["q"]
+        v = jnp.sum(jax.nn.softmax(prior_logits) * q, axis=-1)
+        q_target_t = self._returns(trajectory, prior_logits, q, v)
+        advantage_t = q_target_t - v[:-1]
+        weight = trajectory.learnable(v.dtype)
+        state = returns.update_moments(state, advantage_t, weight)
+        sigma = jnp.sqrt(state.moment2 / (1 - state.decay_product) + 1e-12)
+        clipped = jnp.clip((q - v[..., None]) / sigma, -self.clip, self.clip)
+        pi_cmpo = jax.nn.log_softmax(prior_logits) + clipped
+        rho_t = returns.importance_ratio(
+            online["logits"][:-1], trajectory.behaviour_logits, trajectory.action
+        )
+        targets = {
+            "q": q_target_t,
+            "advantage": jnp.minimum(1, rho_t) * advantage_t / sigma,
+            "pi": pi_cmpo[:-1],
+            "next_pi": pi_cmpo[1:],
+        }
+        metrics = {
+            "value": returns.weighted_mean(v[:-1], weight),
+            "advantage_size": returns.weighted_mean(jnp.abs(advantage_t), weight),
+            "importance_ratio": returns.weighted_mean(rho_t, weight),
+        }
+        return targets, state, metrics
+
+    def _returns(self, trajectory: Trajectory, prior_logits: Array, q: Array, v: Array) -> Array:
+        """Retrace returns of the prior: [T, B]."""
+        action = trajectory.action
+        ratio_t = returns.importance_ratio(prior_logits[:-1], trajectory.behaviour_logits, action)
+        return returns.retrace(
+            trajectory.reward.astype(v.dtype),
+            self.discount * (1 - trajectory.terminated.astype(v.dtype)),
+            v[1:],
+            jnp.roll(returns.take_action(q[:-1], action), -1, axis=0),
+            jnp.roll(self.lambda_ * jnp.minimum(1, ratio_t), -1, axis=0),
+            trajectory.cut(),
+        )
+
+    def loss(
+        self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory
+    ) -> dict[str, Array]:
+        """Terms "policy", "cmpo", "model" and "q", as above; see `Rule.loss`."""
+        logits_t = outputs["logits"][:-1]
+        log_pi_t = returns.take_action(jax.nn.log_softmax(logits_t), trajectory.action)
+        goes_on_t = 1 - trajectory.terminated.astype(logits_t.dtype)
+        predicted = returns.categorical_kl(targets["next_pi"], outputs["aux_pi"])
+        q_t = returns.take_action(outputs["q"][:-1], trajectory.action)
+        return {
+            "policy": -log_pi_t * targets["advantage"],
+            "cmpo": self.cmpo_cost * returns.categorical_kl(targets["pi"], logits_t),
+            "model": self.model_cost * predicted * goes_on_t,
+            "q": self.q_cost * 0.5 * jnp.square(q_t - returns.squash(targets["q"])),
+        }

@@ -1,0 +1,95 @@
+"""Watkins's Q(lambda) with a double target network: the value-based rule, after DQN."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from discorl import returns
+from discorl.rules.base import Rule
+from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QLambda(Rule):
+    """Action values moved toward lambda-returns of the greedy policy; acts epsilon-greedily.
+
+    Watkins's Q(lambda) (1989) is Retrace (Munos et al. 2016, arXiv:1606.02647) whose target policy
+    is the greedy one: a return is followed as long as the actions taken are those that the agent
+    would take now, so any replayed experience may be learned from. The greedy action is the online
+    network's and its value the target network's (van Hasselt et al. 2016, arXiv:1509.06461). The
+    network yields squashed values h(Q) (Pohlen et al. 2018, arXiv:1805.11593).
+    """
+
+    name: ClassVar[str] = "q_lambda"
+    recipe: ClassVar[Mapping[str, Any]] = {"learning_rate": 1e-3, "max_gradient_norm": 1.0}
+    target_decay: ClassVar[float | None] = 0.9
+
+    lambda_: float = 0.95  # decay of the traces
+    epsilon: float = 0.02  # probability of acting at random
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(0 <= self.lambda_ <= 1, "lambda_", "from 0 to 1")
+        # Above zero, for every action that lies in replay has a probability.
+        self._require(0 < self.epsilon <= 1, "epsilon", "above 0 and at most 1")
+
+    def outputs(self, num_actions: int) -> OutputSpec:
+        """The squashed value of each action, and no policy."""
+        return OutputSpec(num_actions, state={"q": (num_actions,)})
+
+    def policy(self, outputs: Outputs) -> Array:
+        """Logits of the epsilon-greedy policy; see `Rule.policy`."""
+        q = outputs["q"]
+        count = q.shape[-1]
+        greedy = jax.nn.one_hot(jnp.argmax(q, axis=-1), count, dtype=q.dtype)
+        return jnp.log((1 - self.epsilon) * greedy + self.epsilon / count)
+
+    def summarise(self, eta: Params, name: str, output: Array) -> Array:
+        """Values as they are."""
+        del eta, name
+        return returns.unsquash(output)
+
+    def targets(
+        self,
+        eta: Params,
+        state: PyTree,
+        trajectory: Trajectory,
+        online: Outputs,
+        target: Outputs,
+    ) -> tuple[dict[str, Array], PyTree, Metrics]:
+        """Lambda-returns of the greedy policy; see `Rule.targets`.
+
+        Returns:
+            {"q": values of the actions taken, [T, B] and constant}; the state as it was; metrics.
+        """
+        del eta
+        q, target_q = jax.lax.stop_gradient((online["q"], target["q"]))
+        action = trajectory.action
+        greedy = jnp.argmax(q, axis=-1)
+        is_greedy_t = (action == greedy[:-1]).astype(q.dtype)
+        q_target_t = returns.retrace(
+            trajectory.reward.astype(q.dtype),
+            self.discount * (1 - trajectory.terminated.astype(q.dtype)),
+            returns.take_action(target_q, greedy)[1:],
+            jnp.roll(returns.take_action(target_q[:-1], action), -1, axis=0),
+            jnp.roll(self.lambda_ * is_greedy_t, -1, axis=0),
+            trajectory.cut(),
+        )
+        weight = trajectory.learnable(q.dtype)
+        q_td_t = q_target_t - returns.take_action(q[:-1], action)
+        metrics = {
+            "value": returns.weighted_mean(jnp.max(q[:-1], axis=-1), weight),
+            "q_td": returns.weighted_mean(jnp.abs(q_td_t), weight),
+            "greedy": returns.weighted_mean(is_greedy_t, weight),
+        }
+        return {"q": q_target_t}, state, metrics
+
+    def loss(
+        self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory
+    ) -> dict[str, Array]:
+        """Half the squared distance of squashed values; see `Rule.loss`."""
+        q_t = returns.take_action(outputs["q"][:-1], trajectory.action)
+        return {"q": 0.5 * jnp.square(q_t - returns.squash(targets["q"]))}
