@@ -1,6 +1,7 @@
 """Train agents with discovered reinforcement-learning rules, and discover new ones, in JAX."""
 
 from discorl import networks
+from discorl.comparison import compare
 from discorl.config import PRESETS, Config, configure
 from discorl.discovery import DiscoverConfig, DiscoverResult, configure_discovery, discover
 from discorl.envs import Environment, Step
@@ -31,6 +32,7 @@ __all__ = [
     "TrainResult",
     "Trajectory",
     "UserError",
+    "compare",
     "configure",
     "configure_discovery",
     "discover",

@@ -16,6 +16,9 @@ COMMANDS = {
     "train": ("discorl.cli.train", "Train agents on an environment with a rule."),
     "evaluate": ("discorl.cli.evaluate", "Play the agents of a training run."),
     "discover": ("discorl.cli.discover", "Discover a rule with a population of agents."),
+    "compare": ("discorl.cli.compare", "Train several rules and tell which is better."),
+    "envs": ("discorl.cli.envs", "List, show and check environments."),
+    "report": ("discorl.cli.report", "Make a page of runs or of a comparison."),
     "rules": ("discorl.cli.rules", "List, show, fetch, import and export rules."),
     "verify": ("discorl.cli.verify", "Recompute golden values on this machine."),
 }

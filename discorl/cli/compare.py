@@ -1,0 +1,149 @@
+"""The command `discorl compare`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from discorl.cli.commands import Command, Result, free_directory, refuse_other_settings
+from discorl.comparison import Results, compare, configure_comparison, report
+from discorl.comparison.config import Tuning
+from discorl.comparison.statistics import Estimate
+
+_HEADINGS = {
+    "iqm": "IQM",
+    "median": "median",
+    "mean": "mean",
+    "optimality_gap": "optimality gap",
+}
+
+
+def compare_command(arguments: list[str], program: str) -> Result:
+    """Train several rules in several environments and compare them."""
+
+    def run(
+        rules: tuple[str, ...] | None = None,
+        envs: tuple[str, ...] | None = None,
+        suite: str | None = None,
+        steps: int | None = None,
+        seeds: int | None = None,
+        seed: int | None = None,
+        seeds_at_once: int | None = None,
+        learning_rates: tuple[float, ...] | None = None,
+        tune: Tuning | None = None,
+        sweep_seeds: int | None = None,
+        keep_checkpoints: bool = False,
+        out: Path | None = None,
+        resume: Path | None = None,
+    ) -> Result:
+        """Train several rules in several environments and compare them.
+
+        Args:
+            rules: rules to compare: names, with settings if wished, or npz files.
+            envs: environments to compare in.
+            suite: name of a suite, or a TOML file; the other options override what it says.
+            steps: environment steps that every agent may take.
+            seeds: agents that each rule trains in each environment.
+            seed: seed of the first of them.
+            seeds_at_once: how many of them train in one program; 0 for all.
+            learning_rates: learning rates that each rule chooses from, on seeds of its own; one is
+                taken as it is, none is that of the rule's recipe.
+            tune: choose a learning rate for the whole suite, or for each environment.
+            sweep_seeds: agents that each learning rate is tried with.
+            keep_checkpoints: keep the trained agents.
+            out: directory to make; by default a new one in `runs`.
+            resume: directory of a comparison to go on with, with its own settings.
+        """
+        if resume is not None:
+            refuse_other_settings(resume, arguments, program)
+            return _result(compare(resume=resume, tell=_tell))
+        config = configure_comparison(
+            suite,
+            rules=rules,
+            environments=envs,
+            steps=steps,
+            seeds=seeds,
+            seed=seed,
+            seeds_at_once=seeds_at_once,
+            learning_rates=learning_rates,
+            tune=tune,
+            sweep_seeds=sweep_seeds,
+            keep_checkpoints=keep_checkpoints or None,
+        )
+        folder = out or free_directory(f"compare-{config.name}")
+        command = shlex.join([*program.split(), *arguments])
+        return _result(compare(config, out=folder, tell=_tell, command=command))
+
+    return tyro.cli(run, prog=program, args=arguments)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _result(results: Results) -> Result:
+    written = report.write(results)
+    return Result(_data(results, written), _text(results, written), ok=results.finished)
+
+
+def _data(results: Results, written: Path) -> dict[str, Any]:
+    return {
+        "comparison": str(results.path),
+        "report": str(written),
+        "finished": results.finished,
+        "environments": results.tasks,
+        "aggregates": {
+            rule: {name: vars(found) for name, found in row.items()}
+            for rule, row in results.aggregates.items()
+        },
+        "improvement": [
+            {"rule": x, "over": y, **vars(found)} for (x, y), found in results.improvements.items()
+        ],
+        "failures": [
+            {"cell": str(cell), "status": record["status"], "message": record["message"]}
+            for cell, record in results.failures.items()
+        ],
+    }
+
+
+def _text(results: Results, written: Path) -> str:
+    lines = []
+    if results.aggregates:
+        rows = [["", *_HEADINGS.values()]]
+        for rule, row in results.aggregates.items():
+            rows.append([rule, *(_interval(row[name]) for name in _HEADINGS)])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines += [
+            "  ".join(
+                [
+                    row[0].ljust(widths[0]),
+                    *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
+                ]
+            )
+            for row in rows
+        ]
+        count = len(results.tasks)
+        lines.append(
+            f"normalised scores, 95% intervals, {results.config.seeds} runs in each of {count} "
+            f"environment{'s' if count > 1 else ''}"
+        )
+        left_out = len(results.config.environments) - count
+        if left_out:
+            lines.append(f"{left_out} environments are not finished by all rules and do not count")
+    else:
+        lines.append("no environment is finished by all rules yet")
+    if results.failures:
+        lines.append(f"{len(results.failures)} cells failed or diverged; the report lists them")
+    lines.append(f"report: {written}")
+    if not results.finished:
+        lines.append(f"stopped; go on with: discorl compare --resume {results.path}")
+    return "\n".join(lines)
+
+
+def _interval(found: Estimate) -> str:
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+COMMANDS: dict[str, Command] = {"": compare_command}

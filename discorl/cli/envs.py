@@ -1,0 +1,132 @@
+"""The command `discorl envs`: lists environments, shows one, or checks one."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import tyro
+
+from discorl import envs, specs
+from discorl.cli.commands import Command, Result, command
+from discorl.cli.rules import _aligned
+from discorl.envs.families import REGISTRY as FAMILIES
+
+
+def show(name: tyro.conf.Positional[str | None] = None) -> Result:
+    """List all environments, the items of a suite, or what one environment is like.
+
+    Args:
+        name: nothing, for all; a suite such as `gymnax`, for its items; or an environment such as
+            `gymnax:Breakout-MinAtar`, for its observations, actions and reference scores.
+    """
+    if name is None:
+        return _all()
+    if name in envs.SUITES:
+        return _suite(envs.SUITES[name])
+    return _one(name)
+
+
+def check(name: tyro.conf.Positional[str], steps: int = 300, seed: int = 0) -> Result:
+    """Check that an environment keeps its contract.
+
+    Args:
+        name: the environment, such as `gymnax:Breakout-MinAtar` or `package.module:factory`.
+        steps: how many steps to play.
+        seed: of the environment and of the random actions.
+    """
+    from discorl.envs import conformance
+
+    findings = conformance.check(envs.make(name), steps=steps, seed=seed)
+    ok = all(finding.ok for finding in findings)
+    rows = [("ok" if each.ok else "FAILED", each.check, each.detail) for each in findings]
+    verdict = f"{name} keeps the contract" if ok else f"{name} breaks the contract"
+    data = {"name": name, "ok": ok, "findings": [vars(finding) for finding in findings]}
+    return Result(data, f"{_aligned(rows)}\n{verdict}", ok)
+
+
+def _run(arguments: list[str], program: str) -> Result:
+    if arguments[:1] == ["check"]:
+        return command(check)(arguments[1:], f"{program} check")
+    return command(show)(arguments, program)
+
+
+COMMANDS: dict[str, Command] = {"": _run}
+
+
+def _all() -> Result:
+    built_in = [
+        {"name": name, "kind": "built-in", "summary": _summary(FAMILIES.get(name, constructor))}
+        for name, constructor in envs.REGISTRY.items()
+    ]
+    suites: list[dict[str, Any]] = [
+        {
+            "name": suite.name,
+            "kind": suite.kind,
+            "installed": not suite.missing(),
+            "install": suite.install,
+            "licence": suite.licence,
+            "requirement": suite.requirement,
+            "summary": suite.summary,
+        }
+        for suite in envs.SUITES.values()
+    ]
+    table = [("NAME", "KIND", "STATE", "SUMMARY")]
+    table += [(row["name"], row["kind"], "built in", row["summary"]) for row in built_in]
+    for row in suites:
+        state = "installed" if row["installed"] else "missing"
+        advice = "" if row["installed"] else f" - {row['install']}"
+        table.append((f"{row['name']}:ITEM", row["kind"], state, f"{row['summary']}{advice}"))
+    text = f"{_aligned(table)}\n\nItems of a suite: discorl envs SUITE"
+    return Result({"environments": built_in, "suites": suites}, text)
+
+
+def _summary(constructor: Any) -> str:
+    return (inspect.getdoc(constructor) or "").splitlines()[0]
+
+
+def _suite(suite: envs.suites.Suite) -> Result:
+    names = suite.names()
+    data = {"name": suite.name, "items": names, "licence": suite.licence}
+    return Result(data, "\n".join(f"{suite.name}:{name}" for name in names))
+
+
+def _one(name: str) -> Result:
+    environment = envs.make(name)
+    from discorl.envs.conformance import describe
+
+    kind = "native" if isinstance(environment, envs.Environment) else "host"
+    reference = environment.reference()
+    scores = None if reference is None else [float(end) for end in reference]
+    data = {
+        "name": name,
+        "kind": kind,
+        "observation": describe(environment.observation),
+        "actions": environment.num_actions,
+        "reference": scores,
+    }
+    rows: Sequence[tuple[str, str]] = [
+        ("name", name),
+        ("kind", f"{kind}: {_KINDS[kind]}"),
+        ("observation", data["observation"]),
+        ("actions", str(environment.num_actions)),
+        ("reference", "none" if scores is None else f"{scores[0]:g} to {scores[1]:g}{_ends(name)}"),
+    ]
+    return Result(data, _aligned(rows))
+
+
+_KINDS = {
+    "native": "written in JAX, one program with training",
+    "host": "stepped on the CPU",
+}
+
+
+def _ends(name: str) -> str:
+    """What the two ends of the reference are, where it is not random and optimal play."""
+    from discorl.envs import references
+
+    suite = specs.parse(name).name
+    table = references.table_of(suite)
+    if table is None:
+        return " (random to optimal play)"
+    low, high, source = references.describe(table)
+    return f" ({low} to {high}; {source})"

@@ -1,0 +1,37 @@
+"""The command `discorl report`."""
+
+from pathlib import Path
+
+import tyro
+
+from discorl.cli.commands import Command, Result, command
+from discorl.comparison import load, report, run_report
+from discorl.comparison.runner import KIND
+from discorl.runs import Run
+from discorl.types import UserError
+
+
+def report_command(runs: tyro.conf.Positional[tuple[Path, ...]], out: Path | None = None) -> Result:
+    """Make a page of training runs, discovery runs or a comparison, to read without network.
+
+    Args:
+        runs: run directories, which are shown side by side; or the directory of one comparison.
+        out: folder to write to; by default `report` in the first of the directories.
+    """
+    if not runs:
+        raise UserError("no run to report; give one or more run directories")
+    kinds = []
+    for path in runs:
+        with Run.open(path, read_only=True) as run:
+            kinds.append(run.kind)
+    folder = out or runs[0] / "report"
+    if kinds == [KIND]:
+        written = report.write(load(runs[0]), folder)
+    elif KIND in kinds:
+        raise UserError(f"{runs[kinds.index(KIND)]} holds a comparison: give it alone")
+    else:
+        written = run_report.write(runs, folder / report.PAGE)
+    return Result({"report": str(written)}, f"report: {written}")
+
+
+COMMANDS: dict[str, Command] = {"": command(report_command)}

@@ -1,0 +1,7 @@
+"""Comparing rules: many runs, the statistics the field has agreed on, and a report."""
+
+from discorl.comparison.config import ComparisonConfig, configure_comparison, suites
+from discorl.comparison.results import Results
+from discorl.comparison.runner import compare, load
+
+__all__ = ["ComparisonConfig", "Results", "compare", "configure_comparison", "load", "suites"]

@@ -1,0 +1,176 @@
+"""Cells of a comparison: one rule in one environment with one learning rate, for some seeds."""
+
+import dataclasses
+import json
+import logging
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from discorl import envs, training
+from discorl.comparison import work
+from discorl.comparison.config import EnvironmentEntry, RuleEntry, folder_name
+from discorl.config import Config
+from discorl.files import write_atomically
+from discorl.runs import Run
+from discorl.trainers import Trainer
+
+Kind = Literal["sweep", "final"]
+
+RECORD = "result.json"  # in a cell's folder, once there is something to tell
+CURVE_POINTS = 50
+CURVE_WINDOW = 0.1  # of all steps: a point is the mean over the episodes that ended in it
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A training run of some seeds at once."""
+
+    kind: Kind
+    rule: RuleEntry
+    environment: EnvironmentEntry
+    learning_rate: float | None  # None: the recipe's own
+    seed: int
+    seeds: int
+
+    @property
+    def folder(self) -> Path:
+        """Its run directory within the comparison's."""
+        rate = "own" if self.learning_rate is None else f"{self.learning_rate:g}"
+        place = Path("cells", folder_name(self.rule.label), folder_name(self.environment.label))
+        return place / f"{self.kind}-rate-{rate}-seeds-{self.seed}-{self.seed + self.seeds - 1}"
+
+    def __str__(self) -> str:
+        rate = "" if self.learning_rate is None else f", learning rate {self.learning_rate:g}"
+        return f"{self.kind} {self.rule.label} on {self.environment.label}{rate}"
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """What is known of the cell in a folder; None if it has not come to an end yet.
+
+    A record has "status": "finished", "diverged" (finished, but losses are no numbers any more) or
+    "failed", with a "message". Unless failed it also has "returns", by seed.
+    """
+    file = path / RECORD
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def run(
+    cell: Cell, path: Path, config: Config, steps: int, *, keep_checkpoints: bool
+) -> dict[str, Any] | None:
+    """Trains a cell, from where it stopped if it ever did, and records what came of it.
+
+    Args:
+        cell: the cell.
+        path: its run directory, which may be there from earlier.
+        config: how its agents train.
+        steps: environment steps that its curve goes to.
+        keep_checkpoints: whether the trained agents remain.
+
+    Returns:
+        the record; None if the user stopped it.
+    """
+    record: dict[str, Any] | None
+    try:
+        record = _train(cell, path, config, steps)
+    except Exception as error:  # whatever it is, the other cells go on
+        logging.getLogger(__name__).debug("%s failed", cell, exc_info=True)
+        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        record = {"status": "failed", "message": message.strip()}
+    if record is None:
+        return None
+    path.mkdir(parents=True, exist_ok=True)
+    content = json.dumps(record, indent=1).encode()
+    write_atomically(path / RECORD, lambda file: file.write(content))
+    if record["status"] != "failed" and not keep_checkpoints:
+        shutil.rmtree(path / "checkpoints", ignore_errors=True)
+    return record
+
+
+def _train(cell: Cell, path: Path, config: Config, steps: int) -> dict[str, Any] | None:
+    done = 0
+    if (path / "config.json").exists():
+        with Run.open(path, read_only=True) as stopped:
+            done = max(stopped.checkpoint_updates(), default=0)
+        result = training.train(resume=path)
+    else:
+        result = training.train(config, out=path)
+    if not result.finished:
+        return None
+    metrics, made = result.metrics, config.updates - done
+    seeds = [int(seed) for seed in training.seeds_of(metrics)]
+    returns = [training.recent_return(metrics, seed) for seed in seeds]
+    silent = [seed for seed, value in zip(seeds, returns, strict=True) if not math.isfinite(value)]
+    if silent:
+        raise ValueError(f"no episode ended in the last tenth of the updates of seeds {silent}")
+    broken = _broken(metrics, seeds)
+    return {
+        "status": "diverged" if broken else "finished",
+        "message": f"the loss of seeds {broken} is not a number" if broken else "",
+        "seeds": seeds,
+        "returns": returns,
+        "learning_rate": config.learning_rate,
+        "updates": config.updates,
+        "steps": int(metrics["steps"].max()),
+        # A cell that was stopped has forgotten the time before; the pace since then stands for all.
+        "seconds": result.seconds / made * config.updates if made else None,
+        "flops_per_update": _flops(config) if cell.kind == "final" else None,
+        "curve": _curve(metrics, seeds, steps),
+    }
+
+
+def _broken(metrics: Mapping[str, np.ndarray], seeds: list[int]) -> list[int]:
+    """The seeds whose loss is not a number at the end."""
+    losses = [name for name in metrics if name.startswith("loss")]
+    last = metrics["update"] == metrics["update"].max()
+    return [
+        seed
+        for seed in seeds
+        if not all(
+            np.isfinite(metrics[name][last & (metrics["seed"] == seed)]).all() for name in losses
+        )
+    ]
+
+
+def _curve(metrics: Mapping[str, np.ndarray], seeds: list[int], steps: int) -> dict[str, Any]:
+    """Return over environment steps; None where no episode has ended yet."""
+    grid = np.linspace(0, steps, CURVE_POINTS + 1)[1:]
+    curves = [curve(metrics, seed, grid, CURVE_WINDOW * steps) for seed in seeds]
+    plain = [[float(v) if math.isfinite(v) else None for v in values] for values in curves]
+    return {"steps": [int(point) for point in grid], "returns": plain}
+
+
+def curve(
+    metrics: Mapping[str, np.ndarray], seed: int, grid: np.ndarray, window: float
+) -> np.ndarray:
+    """Mean return per episode of one seed in the window before each point: [points].
+
+    Where no episode ended in the window, the value before stands; NaN where there is none yet.
+    """
+    rows = (metrics["seed"] == seed) & (metrics["episodes"] > 0)
+    steps, episodes = metrics["steps"][rows], metrics["episodes"][rows].astype(float)
+    counts = np.concatenate([[0], np.cumsum(episodes)])
+    totals = np.concatenate([[0], np.cumsum(episodes * metrics["return"][rows])])
+    last = np.searchsorted(steps, grid, side="right")
+    first = np.searchsorted(steps, grid - window, side="right")
+    first = np.minimum(first, np.maximum(last - 1, 0))  # the newest value there is, if old
+    count = counts[last] - counts[first]
+    total = totals[last] - totals[first]
+    return np.divide(total, count, out=np.full(len(grid), np.nan), where=count > 0)
+
+
+def _flops(config: Config) -> float | None:
+    """Operations of one update of one agent, acting included; None if it cannot be traced."""
+    try:
+        trainer, eta = training.build(config, envs.make(config.env))
+        if not isinstance(trainer, Trainer):  # environments on the host cannot be traced
+            return None
+        state = jax.eval_shape(trainer.init, jax.random.key(0))
+        return work.flops(trainer.update, state, eta)
+    except Exception:  # a count is not worth a result
+        return None

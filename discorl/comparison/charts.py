@@ -1,0 +1,161 @@
+"""What charts show, apart from how they are drawn: on the page by a script, or by matplotlib."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from discorl.comparison.results import Results
+
+AGGREGATE_TITLES = {
+    "iqm": "Interquartile mean",
+    "median": "Median",
+    "mean": "Mean",
+    "optimality_gap": "Optimality gap (lower is better)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of one series, with a band around it if it has one."""
+
+    series: int
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LineChart:
+    """Lines over a common axis."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    lines: tuple[Line, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the page."""
+        lines = [
+            {
+                key: _numbers(value) if isinstance(value, np.ndarray) else value
+                for key, value in vars(line).items()
+                if value is not None
+            }
+            for line in self.lines
+        ]
+        return {**vars(self), "kind": "lines", "lines": lines}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A value and its interval."""
+
+    series: int
+    label: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class IntervalChart:
+    """Panels of values with intervals, side by side, one row a series."""
+
+    name: str
+    title: str
+    panels: tuple[tuple[str, tuple[Row, ...]], ...]
+    reference: float | None = None  # where to draw a line
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the page."""
+        panels = [
+            {"title": title, "rows": [vars(row) for row in rows]} for title, rows in self.panels
+        ]
+        return {**vars(self), "kind": "intervals", "panels": panels}
+
+
+Chart = LineChart | IntervalChart
+
+
+def aggregates(results: Results) -> IntervalChart:
+    """Every aggregate of every rule."""
+    panels = []
+    for name, title in AGGREGATE_TITLES.items():
+        rows = []
+        for rule, found in results.aggregates.items():
+            e = found[name]
+            rows.append(Row(_series(results, rule), rule, e.value, e.low, e.high))
+        panels.append((title, tuple(rows)))
+    return IntervalChart("aggregates", "Aggregates of normalised scores", tuple(panels))
+
+
+def improvements(results: Results) -> IntervalChart:
+    """The chance of each rule to do better than each other."""
+    rows = tuple(
+        Row(_series(results, x), f"{x} over {y}", e.value, e.low, e.high)
+        for (x, y), e in results.improvements.items()
+    )
+    title = "Probability of improvement"
+    return IntervalChart("improvement", title, (("P(X > Y)", rows),), reference=0.5)
+
+
+def profiles(results: Results) -> LineChart:
+    """The share of runs above each score."""
+    thresholds, found = results.profiles
+    lines = tuple(
+        Line(_series(results, rule), thresholds, e.value, e.low, e.high)
+        for rule, e in found.items()
+    )
+    title = "Performance profiles"
+    return LineChart("profiles", title, "normalised score", "share of runs above it", lines)
+
+
+def efficiency(results: Results) -> LineChart:
+    """The interquartile mean over environment steps."""
+    lines = tuple(
+        Line(_series(results, rule), steps, e.value, e.low, e.high)
+        for rule, (steps, e) in results.efficiency.items()
+    )
+    title = "Sample efficiency"
+    return LineChart("efficiency", title, "environment steps", "IQM of normalised scores", lines)
+
+
+def curves(results: Results) -> list[LineChart]:
+    """The return of each rule in each environment: mean over seeds, lowest to highest."""
+    found = []
+    for number, environment in enumerate(results.config.environments):
+        lines = []
+        for rule in results.rules:
+            if (rule, environment.label) not in results.complete:
+                continue
+            steps, returns = results.curves(rule, environment.label)
+            known = np.isfinite(returns).all(axis=1)
+            steps, returns = steps[known], returns[known]
+            series = _series(results, rule)
+            lines.append(
+                Line(series, steps, returns.mean(axis=1), returns.min(axis=1), returns.max(axis=1))
+            )
+        if lines:
+            found.append(
+                LineChart(
+                    f"curve-{number}",
+                    environment.label,
+                    "environment steps",
+                    "return per episode",
+                    tuple(lines),
+                )
+            )
+    return found
+
+
+def _series(results: Results, rule: str) -> int:
+    return [entry.label for entry in results.config.rules].index(rule)
+
+
+def _numbers(values: Sequence[float] | np.ndarray) -> list[float | None]:
+    """Six digits are more than a picture shows; None for what is not a number."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]

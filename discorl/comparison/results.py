@@ -1,0 +1,273 @@
+"""What a comparison found: its cells read back, scores, and the statistics of them."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from discorl.comparison import statistics
+from discorl.comparison.cells import Cell, read_record
+from discorl.comparison.config import ComparisonConfig, EnvironmentEntry, RuleEntry
+from discorl.comparison.statistics import Estimate
+
+PROFILE_POINTS = 101
+
+Chosen = dict[tuple[str, str], float | None]  # learning rate by labels of rule and environment
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The returns that make scores of 0 and 1."""
+
+    random: float
+    optimal: float
+
+    def score(self, value: Any) -> Any:
+        """A return on the scale."""
+        return (value - self.random) / (self.optimal - self.random)
+
+
+def sweep_cells(config: ComparisonConfig) -> Iterator[Cell]:
+    """The cells that choose learning rates, environment by environment."""
+    for environment in config.environments:
+        for rule in config.rules:
+            rates = config.rates(rule)
+            for rate in rates if len(rates) > 1 else ():
+                yield Cell("sweep", rule, environment, rate, config.sweep_seed, config.sweep_seeds)
+
+
+def final_cells(config: ComparisonConfig, chosen: Chosen) -> Iterator[Cell]:
+    """The cells that count, in the order that shows all rules and environments early."""
+    at_once = config.seeds_at_once or config.seeds
+    end = config.seed + config.seeds
+    for seed in range(config.seed, end, at_once):
+        for environment in config.environments:
+            for rule in config.rules:
+                rate = chosen.get((rule.label, environment.label))
+                yield Cell("final", rule, environment, rate, seed, min(at_once, end - seed))
+
+
+class Results:
+    """All that the cells of a comparison have recorded so far."""
+
+    def __init__(self, path: Path, config: ComparisonConfig, scales: Mapping[str, Scale]) -> None:
+        """Reads the records.
+
+        Args:
+            path: the comparison's directory.
+            config: its settings.
+            scales: by label of environment; those that could not be made are missing.
+        """
+        self.path = path
+        self.config = config
+        self.scales = scales
+        self.sweep = self._read(sweep_cells(config))
+        self.chosen = choose(config, self.sweep, scales)
+        self.final = self._read(final_cells(config, self.chosen))
+
+    def _read(self, cells: Iterator[Cell]) -> dict[Cell, dict[str, Any] | None]:
+        return {cell: read_record(self.path / cell.folder) for cell in cells}
+
+    @property
+    def finished(self) -> bool:
+        """Whether every cell has come to an end, be it a failure."""
+        return all(record is not None for record in [*self.sweep.values(), *self.final.values()])
+
+    @property
+    def failures(self) -> dict[Cell, dict[str, Any]]:
+        """The cells that failed or diverged."""
+        both = itertools.chain(self.sweep.items(), self.final.items())
+        return {cell: r for cell, r in both if r is not None and r["status"] != "finished"}
+
+    # --- scores -----------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def complete(self) -> dict[tuple[str, str], list[tuple[Cell, dict[str, Any]]]]:
+        """Cells and records by rule and environment, where every seed has come to an end."""
+        grouped: dict[tuple[str, str], list] = {}
+        for cell, record in self.final.items():
+            grouped.setdefault((cell.rule.label, cell.environment.label), []).append((cell, record))
+        return {
+            key: group
+            for key, group in grouped.items()
+            if key[1] in self.scales and all(r and r["status"] != "failed" for _, r in group)
+        }
+
+    @property
+    def rules(self) -> list[str]:
+        """The rules that have come to an end somewhere."""
+        done = {rule for rule, _ in self.complete}
+        return [rule.label for rule in self.config.rules if rule.label in done]
+
+    @property
+    def tasks(self) -> list[str]:
+        """The environments that count: all of these rules have come to an end there."""
+        return [
+            environment.label
+            for environment in self.config.environments
+            if self.rules and all((rule, environment.label) in self.complete for rule in self.rules)
+        ]
+
+    def scores(self, rule: str) -> np.ndarray:
+        """Scores of a rule: [runs, tasks]."""
+        columns = [
+            self.scales[task].score(
+                np.concatenate([r["returns"] for _, r in self.complete[rule, task]])
+            )
+            for task in self.tasks
+        ]
+        return np.stack(columns, axis=1)
+
+    def curves(self, rule: str, task: str) -> tuple[np.ndarray, np.ndarray]:
+        """Steps, [points], and returns, [points, runs], NaN where no episode has ended yet."""
+        group = [record["curve"] for _, record in self.complete[rule, task]]
+        returns = np.concatenate([np.array(c["returns"], float) for c in group])
+        return np.array(group[0]["steps"]), returns.T
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every agent as a row of a table, those of the sweep too."""
+        return [
+            {
+                "kind": cell.kind,
+                "rule": cell.rule.label,
+                "environment": cell.environment.label,
+                "seed": seed,
+                "learning_rate": record["learning_rate"],
+                "return": value,
+                "score": self.scales[cell.environment.label].score(value),
+                "status": record["status"],
+                "updates": record["updates"],
+                "steps": record["steps"],
+            }
+            for cell, record in [*self.sweep.items(), *self.final.items()]
+            if record is not None
+            and record["status"] != "failed"
+            and cell.environment.label in self.scales
+            for seed, value in zip(record["seeds"], record["returns"], strict=True)
+        ]
+
+    # --- statistics -------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def aggregates(self) -> dict[str, dict[str, Estimate]]:
+        """Every aggregate of every rule, with its interval."""
+        return {
+            rule: {
+                name: statistics.estimate(function, self.scores(rule))
+                for name, function in statistics.AGGREGATES.items()
+            }
+            for rule in (self.rules if self.tasks else ())
+        }
+
+    @functools.cached_property
+    def improvements(self) -> dict[tuple[str, str], Estimate]:
+        """Chance that the first rule does better than the second, for each ordered pair."""
+        pairs = itertools.permutations(self.rules if self.tasks else (), 2)
+        return {
+            (x, y): statistics.estimate_improvement(self.scores(x), self.scores(y))
+            for x, y in pairs
+        }
+
+    @functools.cached_property
+    def profiles(self) -> tuple[np.ndarray, dict[str, Estimate]]:
+        """Thresholds, and the share of each rule's runs above them."""
+        scores = {rule: self.scores(rule) for rule in (self.rules if self.tasks else ())}
+        if not scores:
+            return np.zeros(0), {}
+        low = min(0.0, *(s.min() for s in scores.values()))
+        high = max(1.0, *(s.max() for s in scores.values()))
+        thresholds = np.linspace(low, high, PROFILE_POINTS)
+        return thresholds, {
+            rule: statistics.estimate(lambda s: statistics.profile(s, thresholds), values)
+            for rule, values in scores.items()
+        }
+
+    @functools.cached_property
+    def efficiency(self) -> dict[str, tuple[np.ndarray, Estimate]]:
+        """Steps, and the interquartile mean of scores there, once every agent has a return."""
+        found = {}
+        for rule in self.rules if self.tasks else ():
+            steps = self.curves(rule, self.tasks[0])[0]
+            stacked = np.stack(
+                [self.scales[task].score(self.curves(rule, task)[1]) for task in self.tasks], axis=2
+            )
+            known = np.isfinite(stacked).all(axis=(1, 2))
+            if known.any():
+                found[rule] = steps[known], statistics.efficiency_curve(stacked[known])
+        return found
+
+    def compute(self) -> list[dict[str, Any]]:
+        """What an agent of each rule costs, on average over environments."""
+        rows = []
+        for rule in self.rules:
+            records = [
+                r for (name, _), group in self.complete.items() if name == rule for _, r in group
+            ]
+            cells = [
+                c for (name, _), group in self.complete.items() if name == rule for c, _ in group
+            ]
+            flops = [r["flops_per_update"] for r in records]
+            seconds = [r["seconds"] for r in records]
+            rows.append(
+                {
+                    "rule": rule,
+                    "learning_rate": sorted({r["learning_rate"] for r in records}),
+                    "updates": _mean([r["updates"] for r in records]),
+                    "steps": _mean([r["steps"] for r in records]),
+                    "flops_per_update": _mean(flops),
+                    "flops": _mean(
+                        [f and f * r["updates"] for f, r in zip(flops, records, strict=True)]
+                    ),
+                    "seconds": _mean(
+                        [s and s / c.seeds for s, c in zip(seconds, cells, strict=True)]
+                    ),
+                }
+            )
+        return rows
+
+
+def choose(
+    config: ComparisonConfig,
+    sweep: Mapping[Cell, Mapping[str, Any] | None],
+    scales: Mapping[str, Scale],
+) -> Chosen:
+    """The learning rate of each rule in each environment.
+
+    That with the best mean score over environments or, tuned by environment, there. A rate that
+    failed or diverged somewhere comes after all that did not.
+    """
+    chosen: Chosen = {}
+    for rule, environment in itertools.product(config.rules, config.environments):
+        rates = config.rates(rule)
+        where = config.environments if config.tune == "suite" else (environment,)
+        best = max(rates, key=lambda rate: _merit(rule, where, rate, sweep, scales), default=None)
+        chosen[rule.label, environment.label] = best
+    return chosen
+
+
+def _merit(
+    rule: RuleEntry,
+    where: tuple[EnvironmentEntry, ...],
+    rate: float,
+    sweep: Mapping[Cell, Mapping[str, Any] | None],
+    scales: Mapping[str, Scale],
+) -> tuple[int, float]:
+    """How many environments a rate trained well in, and its mean score there."""
+    scores = [
+        float(np.mean(scales[cell.environment.label].score(np.array(record["returns"]))))
+        for cell, record in sweep.items()
+        if cell.rule == rule and cell.learning_rate == rate and cell.environment in where
+        if record is not None and record["status"] == "finished"
+        if cell.environment.label in scales
+    ]
+    return len(scores), math.fsum(scores) / len(scores) if scores else -math.inf
+
+
+def _mean(values: list) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None

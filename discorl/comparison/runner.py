@@ -1,0 +1,245 @@
+"""Running a comparison: its directory, its cells one after the other, and stopping at any time.
+
+config.json       what is compared, the scales of scores, the command
+versions.json     the software and the device it was started with
+rule-NAME.npz     its copy of each learned rule
+cells/            a run directory for each rule, environment, learning rate and block of seeds
+report/           tables, figures and the page
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from discorl import envs, rules
+from discorl.comparison import cells
+from discorl.comparison.cells import Cell
+from discorl.comparison.config import (
+    ComparisonConfig,
+    RuleEntry,
+    configure_comparison,
+    folder_name,
+    read,
+)
+from discorl.comparison.results import Results, Scale, final_cells, sweep_cells
+from discorl.config import Config
+from discorl.runs import Run
+from discorl.types import UserError
+
+KIND = "compare"
+Tell = Callable[[str], None]
+
+
+def compare(
+    config: ComparisonConfig | None = None,
+    *,
+    suite: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    tell: Tell | None = None,
+    command: str | None = None,
+    **settings: Any,
+) -> Results:
+    """Trains several rules in several environments, with several seeds, and compares them.
+
+    Args:
+        config: all settings; or else give a suite, single settings, or both.
+        suite: name of a suite, or a TOML file.
+        out: the directory to make.
+        resume: the directory of a comparison to go on with, in place of settings.
+        tell: called with a line of text for every cell.
+        command: the command that asked for this, to be kept with the results.
+        **settings: fields of `ComparisonConfig`, such as `rules` and `environments`.
+
+    Returns:
+        scores and their statistics; `report.write` makes a page of them.
+
+    Example:
+        results = discorl.compare(rules=["ppo", "disco103"], suite="laptop", out="runs/laptop")
+        print(results.aggregates["ppo"]["iqm"])
+    """
+    given = suite is not None or bool(settings)
+    if (config is not None) + (resume is not None) + given != 1:
+        raise UserError("give one of config, resume, and a suite or single settings")
+    if (resume is None) == (out is None):
+        raise UserError("give either out, a directory to make, or resume, one to go on with")
+    with contextlib.ExitStack() as stack:
+        if resume is not None:
+            run = stack.enter_context(Run.open(resume))
+            check_kind(run)
+        else:
+            assert out is not None
+            config = config or configure_comparison(suite, **settings)
+            run = stack.enter_context(create(Path(out), config, command))
+        return _Runner(run, tell or (lambda line: None)).run()
+
+
+def load(path: str | os.PathLike[str]) -> Results:
+    """Reads a comparison as far as it has come; another process may be writing it."""
+    with Run.open(path, read_only=True) as run:
+        check_kind(run)
+        return _results(run)
+
+
+def check_kind(run: Run) -> None:
+    """Refuses runs of other commands."""
+    if run.kind != KIND:
+        raise UserError(f"{run.path} holds a run of `{run.kind}`; expected one of `{KIND}`")
+
+
+class _Runner:
+    def __init__(self, run: Run, tell: Tell) -> None:
+        self._run = run
+        self._tell = tell
+        described = run.config
+        self._config = read_config(described)
+        self._scales = read_scales(described)
+        self._done = 0
+
+    def run(self) -> Results:
+        config = self._config
+        for label, message in self._run.config["unavailable"].items():
+            self._tell(f"{label} cannot be made: {message}")
+        sweep = list(sweep_cells(config))
+        blocks = len(list(final_cells(config, {})))
+        total = len(sweep) + blocks
+        try:
+            if self._go_through(sweep, total):
+                chosen = _results(self._run).chosen
+                for label, rates in _by_rule(chosen).items():
+                    if any(len(config.rates(r)) > 1 for r in config.rules if r.label == label):
+                        self._tell(f"learning rate of {label}: {rates}")
+                self._go_through(list(final_cells(config, chosen)), total)
+        except KeyboardInterrupt:  # between two updates that could be saved
+            self._tell("stopped")
+        return _results(self._run)
+
+    def _go_through(self, todo: list[Cell], total: int) -> bool:
+        """Runs the cells that are not finished; False if the user stopped it."""
+        for cell in todo:
+            self._done += 1
+            path = self._run.path / cell.folder
+            record = cells.read_record(path)
+            if record is not None and record["status"] != "failed":
+                continue
+            start = time.perf_counter()
+            record = cells.run(
+                cell,
+                path,
+                self._training(cell),
+                self._config.steps,
+                keep_checkpoints=self._config.keep_checkpoints,
+            )
+            if record is None:
+                return False
+            outcome = self._outcome(cell, record)
+            seconds = time.perf_counter() - start
+            self._tell(f"[{self._done}/{total}] {cell}: {outcome} ({seconds:.0f} s)")
+        return True
+
+    def _training(self, cell: Cell) -> Config:
+        config = self._config.training(cell.rule, cell.environment, cell.learning_rate)
+        config = dataclasses.replace(config, seed=cell.seed, seeds=cell.seeds)
+        copy = self._run.path / _copy_name(cell.rule)
+        if not copy.exists():
+            return config
+        _, ending, rule_settings = cell.rule.rule.rpartition(".npz")
+        if ending:
+            return dataclasses.replace(config, rule=f"{copy}{rule_settings}")
+        return dataclasses.replace(config, rules_path=str(copy))
+
+    def _outcome(self, cell: Cell, record: Mapping[str, Any]) -> str:
+        if record["status"] == "failed":
+            return f"failed: {record['message'].splitlines()[0]}"
+        scale = self._scales[cell.environment.label]
+        scores = [scale.score(value) for value in record["returns"]]
+        mean = sum(scores) / len(scores)
+        return f"mean score {mean:.3f}" + (", diverged" if record["status"] == "diverged" else "")
+
+
+def create(path: Path, config: ComparisonConfig, command: str | None) -> Run:
+    """Makes the directory of a comparison and writes down all that it depends on."""
+    scales, unavailable = _scales(config)
+    files = {rule.label: _rule_file(config, rule) for rule in config.rules}
+    described = {
+        "comparison": config.as_dict(),
+        "scales": {label: dataclasses.asdict(scale) for label, scale in scales.items()},
+        "unavailable": unavailable,
+        "sha256": {
+            label: hashlib.sha256(file.read_bytes()).hexdigest()
+            for label, file in files.items()
+            if file is not None
+        },
+        "command": command,
+    }
+    copies = {_copy_name(rule): files[rule.label] for rule in config.rules}
+    run = Run.create(path, described, kind=KIND, copies=copies)
+    with contextlib.suppress(OSError):
+        (path / "checkpoints").rmdir()  # cells have them, the comparison has none
+    return run
+
+
+def _scales(config: ComparisonConfig) -> tuple[dict[str, Scale], dict[str, str]]:
+    """The scales of scores, and why an environment cannot be made, by label."""
+    scales, unavailable = {}, {}
+    for entry in config.environments:
+        if entry.random is not None and entry.optimal is not None:
+            scales[entry.label] = Scale(entry.random, entry.optimal)
+            continue
+        try:
+            environment = envs.make(entry.env)
+        except UserError as error:
+            unavailable[entry.label] = str(error)
+            continue
+        reference = getattr(environment, "reference", lambda: None)()
+        if reference is not None:
+            scales[entry.label] = Scale(float(reference.random), float(reference.optimal))
+        elif len(config.environments) == 1:
+            scales[entry.label] = Scale(0.0, 1.0)  # returns as they are
+        else:
+            raise UserError(
+                f"environment {entry.env!r} has no returns of its own to normalise scores by: "
+                f'write it in a TOML file as {{ env = "{entry.env}", random = ..., optimal = ... }}'
+            )
+    if len(unavailable) == len(config.environments):
+        raise UserError(next(iter(unavailable.values())))
+    return scales, unavailable
+
+
+def _rule_file(config: ComparisonConfig, rule: RuleEntry) -> Path | None:
+    place = rule.settings.get("rules_path", config.settings.get("rules_path"))
+    return rules.find(rule.rule, place)
+
+
+def _copy_name(rule: RuleEntry) -> str:
+    return f"rule-{folder_name(rule.label)}.npz"
+
+
+def _results(run: Run) -> Results:
+    return Results(run.path, read_config(run.config), read_scales(run.config))
+
+
+def read_config(described: Mapping[str, Any]) -> ComparisonConfig:
+    """The settings in a comparison's description; its rules may be elsewhere by now."""
+    return read(described["comparison"], check=False)
+
+
+def read_scales(described: Mapping[str, Any]) -> dict[str, Scale]:
+    """The scales in a comparison's description."""
+    return {label: Scale(**scale) for label, scale in described["scales"].items()}
+
+
+def _by_rule(chosen: Mapping[tuple[str, str], float | None]) -> dict[str, str]:
+    """The learning rates of each rule as text."""
+    rates: dict[str, list[str]] = {}
+    for (label, _), rate in chosen.items():
+        texts = rates.setdefault(label, [])
+        text = "the recipe's" if rate is None else f"{rate:g}"
+        if text not in texts:
+            texts.append(text)
+    return {label: ", ".join(texts) for label, texts in rates.items()}

@@ -1,0 +1,170 @@
+"""Statistics of scores over runs and tasks (Agarwal et al. 2021, arXiv:2108.13264).
+
+Scores are arrays [..., runs, tasks]; the functions of scores reduce the last two axes, so that
+bootstrap samples can stand in front. Intervals come from the stratified bootstrap: runs are drawn
+anew with replacement within each task, and percentiles of the statistic are taken.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from discorl.types import UserError
+
+Statistic = Callable[[np.ndarray], np.ndarray]
+
+CONFIDENCE = 0.95
+SAMPLES = 2000  # of the bootstrap
+_PIECE = 4_000_000  # numbers in memory at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A statistic and its interval; numbers, or arrays of one shape."""
+
+    value: Any
+    low: Any
+    high: Any
+
+
+# --- aggregates: [..., runs, tasks] -> [...] ------------------------------------------------------
+
+
+def interquartile_mean(scores: np.ndarray) -> np.ndarray:
+    """Mean of the middle half of all runs of all tasks."""
+    flat = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
+    count = flat.shape[-1]
+    cut = count // 4
+    return flat[..., cut : count - cut].mean(axis=-1)
+
+
+def median(scores: np.ndarray) -> np.ndarray:
+    """Median over tasks of the mean over runs."""
+    return np.median(scores.mean(axis=-2), axis=-1)
+
+
+def mean(scores: np.ndarray) -> np.ndarray:
+    """Mean over runs and tasks."""
+    return scores.mean(axis=(-2, -1))
+
+
+def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
+    """How far runs stay below the target on average; runs above it make up for nothing."""
+    return target - np.minimum(scores, target).mean(axis=(-2, -1))
+
+
+AGGREGATES: dict[str, Statistic] = {
+    "iqm": interquartile_mean,
+    "median": median,
+    "mean": mean,
+    "optimality_gap": optimality_gap,
+}
+
+
+# --- comparisons and distributions ----------------------------------------------------------------
+
+
+def probability_of_improvement(scores_x: np.ndarray, scores_y: np.ndarray) -> np.ndarray:
+    """Chance that a run of X beats one of Y on a random task, ties counting half: [...].
+
+    Args:
+        scores_x: [..., runs of X, tasks].
+        scores_y: [..., runs of Y, tasks], of the same tasks.
+    """
+    one, two = scores_x[..., :, None, :], scores_y[..., None, :, :]
+    return ((one > two) + 0.5 * (one == two)).mean(axis=(-3, -2, -1))
+
+
+def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Share of runs above each threshold, every task weighing the same: [..., thresholds]."""
+    flat = scores.reshape(*scores.shape[:-2], -1)
+    return (flat[..., None, :] > thresholds[:, None]).mean(axis=-1)
+
+
+# --- intervals ------------------------------------------------------------------------------------
+
+
+def estimate(
+    statistic: Statistic, scores: np.ndarray, *, seed: int = 0, samples: int = SAMPLES
+) -> Estimate:
+    """A statistic of scores with its bootstrap interval.
+
+    Args:
+        statistic: takes [..., runs, tasks] and returns [..., *shape].
+        scores: [runs, tasks].
+        seed: of the bootstrap.
+        samples: of the bootstrap.
+    """
+    return _estimate(lambda drawn: statistic(drawn[0]), (scores,), seed, samples)
+
+
+def estimate_improvement(
+    scores_x: np.ndarray, scores_y: np.ndarray, *, seed: int = 0, samples: int = SAMPLES
+) -> Estimate:
+    """`probability_of_improvement` with its interval; the runs of X and Y are drawn apart."""
+    if scores_x.shape[1] != scores_y.shape[1]:
+        raise UserError(
+            f"scores_x has {scores_x.shape[1]} tasks and scores_y {scores_y.shape[1]}; expected "
+            "the same tasks"
+        )
+    return _estimate(
+        lambda drawn: probability_of_improvement(*drawn), (scores_x, scores_y), seed, samples
+    )
+
+
+def efficiency_curve(scores: np.ndarray, *, seed: int = 0, samples: int = SAMPLES) -> Estimate:
+    """Interquartile mean at each of a number of points in time, with its interval.
+
+    A run is drawn with its whole curve.
+
+    Args:
+        scores: [points, runs, tasks].
+        seed: of the bootstrap.
+        samples: of the bootstrap.
+
+    Returns:
+        arrays [points].
+    """
+    by_run = np.moveaxis(scores, 0, -1)  # [runs, tasks, points]
+
+    def statistic(drawn: tuple[np.ndarray, ...]) -> np.ndarray:
+        return interquartile_mean(np.moveaxis(drawn[0], -1, -3))
+
+    return _estimate(statistic, (by_run,), seed, samples)
+
+
+def _estimate(
+    statistic: Callable[[tuple[np.ndarray, ...]], np.ndarray],
+    groups: tuple[np.ndarray, ...],
+    seed: int,
+    samples: int,
+) -> Estimate:
+    """The percentile interval of a statistic of groups, each [runs, tasks, ...]."""
+    for scores in groups:
+        if scores.ndim < 2 or 0 in scores.shape or not np.isfinite(scores).all():
+            raise UserError(
+                f"scores have the shape {scores.shape}; expected finite numbers, [runs, tasks]"
+            )
+    random = np.random.default_rng(seed)
+    size = sum(scores.size for scores in groups)
+    piece = max(1, min(samples, _PIECE // size))
+    values = []
+    for start in range(0, samples, piece):
+        count = min(piece, samples - start)
+        values.append(statistic(tuple(_draw(scores, count, random) for scores in groups)))
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(np.concatenate(values), [tail, 100 - tail], axis=0)
+    return Estimate(_plain(statistic(groups)), _plain(low), _plain(high))
+
+
+def _draw(scores: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+    """Bootstrap samples, runs drawn within each task: [count, runs, tasks, ...]."""
+    runs, tasks = scores.shape[:2]
+    chosen = random.integers(runs, size=(count, runs, tasks))
+    return scores[chosen, np.arange(tasks)]
+
+
+def _plain(value: np.ndarray) -> Any:
+    return value if np.ndim(value) else float(value)

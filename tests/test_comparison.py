@@ -1,0 +1,304 @@
+"""Comparing rules: what is compared, the choice of learning rates, and runs that survive a kill."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from comparisons import fabricate, record, write
+
+import discorl
+from discorl import cli
+from discorl.comparison import configure_comparison, load, report, suites, work
+from discorl.comparison.cells import curve
+from discorl.comparison.results import Scale, final_cells, sweep_cells
+from discorl.types import UserError
+
+TINY = """
+rules = [
+    "actor_critic",
+    { rule = "policy_gradient", learning_rates = [0.02] },
+]
+environments = [
+    { env = "catch:rows=3,columns=3", label = "catch" },
+    { env = "catch:rows=1", label = "broken" },
+]
+learning_rates = [0.01, 0.02]
+steps = 96
+seeds = 2
+sweep_seeds = 2
+
+[settings]
+hidden = [4]
+environments = 2
+batch = 2
+unroll = 4
+replay_fraction = 0.0
+"""
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", suites())
+def test_named_suites(name):
+    config = configure_comparison(name, rules=["ppo", "actor_critic"])
+    assert config.name == name
+    assert config.about
+    for environment in config.environments:
+        one, two = (config.training(rule, environment) for rule in config.rules)
+        # The same steps for all rules, each in updates of its own size, none cut short.
+        for training in (one, two):
+            steps = training.updates * training.environments * training.unroll
+            assert config.steps <= steps < config.steps + training.environments * training.unroll
+
+
+def test_a_line_more(tmp_path):
+    base, more = tmp_path / "base.toml", tmp_path / "more.toml"
+    base.write_text(TINY)
+    more.write_text(f'extends = "{base}"\nrules = ["ppo:epochs=2"]\n')
+    config = configure_comparison(more, seeds=3)
+    assert [rule.label for rule in config.rules] == ["ppo:epochs=2"]
+    assert (config.name, config.seeds, config.steps) == ("more", 3, 96)
+    assert config.training(config.rules[0], config.environments[0]).hidden == (4,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rules": []}, "no rules to compare"),
+        ({"rules": ["pp0"]}, "did you mean 'ppo'"),
+        ({"rules": ["ppo", "ppo"]}, "'ppo' is there twice"),
+        ({"rules": [{"rule": "ppo", "lr": 1}]}, "no setting 'lr'"),
+        ({"suite": "laptob"}, "did you mean 'laptop'"),
+        ({"suite": "no.toml"}, "no.toml: cannot be read"),
+        ({"stepps": 3}, "did you mean 'steps'"),
+        ({"seeds": 0}, "seeds is 0; expected at least 1"),
+        ({"learning_rates": [0.0]}, "expected different positive numbers"),
+        ({"sweep_seed": 4}, "apart from those compared, 0 to 4"),
+        ({"tune": "rule"}, "expected one of suite, environment"),
+        ({"settings": {"hiden": [3]}}, "no setting 'hiden'"),
+        ({"environments": [{"env": "catch", "random": 0.0}]}, "expected two different numbers"),
+    ],
+)
+def test_refusals(settings, message):
+    with pytest.raises(UserError, match=message):
+        configure_comparison(**{"rules": ["ppo"], "environments": ["catch"]} | settings)
+
+
+def test_scales_must_be_known(tmp_path):
+    environments = ["probes:ConstantReward", "catch"]
+    with pytest.raises(UserError, match="has no returns of its own to normalise scores by"):
+        discorl.compare(rules=["ppo"], environments=environments, out=tmp_path / "run")
+    with pytest.raises(UserError, match="no environment 'katch'"):
+        discorl.compare(rules=["ppo"], environments=["katch"], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# --- cells and learning rates ---------------------------------------------------------------------
+
+
+def test_order_of_cells():
+    config = configure_comparison(
+        rules=["ppo", "actor_critic"],
+        environments=["catch", "chain"],
+        seeds=3,
+        seeds_at_once=2,
+        learning_rates=[0.1, 0.2],
+    )
+    sweep = [(c.environment.label, c.rule.label, c.learning_rate) for c in sweep_cells(config)]
+    assert len(sweep) == len(set(sweep)) == 8
+    assert {c.seed for c in sweep_cells(config)}.isdisjoint(range(3))
+    final = [(c.seed, c.seeds, c.environment.label) for c in final_cells(config, {})]
+    # Every environment has results before any has all its seeds.
+    assert final[::2] == [(0, 2, "catch"), (0, 2, "chain"), (2, 1, "catch"), (2, 1, "chain")]
+
+
+def test_choice_of_learning_rates(tmp_path):
+    """Rates 0.1 and 0.2 score 0.9 and 0.5 in one environment, 0.1 and 0.6 in the other."""
+    scores = {("catch", 0.1): 0.9, ("catch", 0.2): 0.5, ("small", 0.1): 0.1, ("small", 0.2): 0.6}
+    settings = {
+        "rules": ["ppo"],
+        "environments": ["catch", {"env": "catch:rows=5", "label": "small"}],
+        "learning_rates": [0.1, 0.2],
+    }
+
+    def chosen(tune, **statuses):
+        path = tmp_path / f"{tune}{len(statuses)}"
+        results = fabricate(path, **settings, tune=tune)
+        for cell in sweep_cells(results.config):
+            scale = results.scales[cell.environment.label]
+            score = scores[cell.environment.label, cell.learning_rate]
+            value = scale.random + score * (scale.optimal - scale.random)
+            status = statuses.get(f"{cell.environment.label}_{cell.learning_rate:g}", "finished")
+            content = record(cell, scale, np.random.default_rng(0), 100)
+            write(path, cell, content | {"returns": [value] * 2, "status": status})
+        return list(load(path).chosen.values())
+
+    assert chosen("suite") == [0.2, 0.2]
+    assert chosen("environment") == [0.1, 0.2]
+    # A rate that diverged somewhere comes after one that trained well everywhere.
+    assert chosen("suite", **{"catch_0.2": "diverged"}) == [0.1, 0.1]
+
+
+def test_unfinished_rules_do_not_hide_the_others(tmp_path):
+    results = fabricate(tmp_path / "run")
+    assert results.finished
+    assert len(results.tasks) == 2
+    failing = [cell for cell in results.final if cell.rule.label == "ppo"]
+    write(tmp_path / "run", failing[0], {"status": "failed", "message": "out of memory"})
+    results = load(tmp_path / "run")
+    assert results.tasks == [failing[1].environment.label]
+    assert results.scores("actor_critic").shape == (5, 1)
+    write(tmp_path / "run", failing[1], {"status": "failed", "message": "out of memory"})
+    results = load(tmp_path / "run")
+    assert results.rules == ["actor_critic", "policy_gradient"]
+    assert len(results.tasks) == 2
+    assert "out of memory" in report.write(results).read_text()
+
+
+def test_curve_by_hand():
+    metrics = {
+        "seed": np.array([0, 0, 1, 0, 0]),
+        "steps": np.array([10, 20, 20, 30, 40]),
+        "episodes": np.array([0, 1, 9, 3, 0]),
+        "return": np.array([np.nan, 1.0, 50.0, 5.0, np.nan]),
+    }
+    found = curve(metrics, 0, np.array([10.0, 20.0, 30.0, 40.0, 60.0]), window=20)
+    # Nothing yet; the first; 1 and three times 5; then 5 alone, which stands when nothing follows.
+    np.testing.assert_allclose(found, [np.nan, 1.0, 4.0, 5.0, 5.0])
+
+
+def test_scale():
+    assert Scale(-1.0, 3.0).score(1.0) == 0.5
+
+
+def test_flops():
+    """Of a scan, in which XLA's count takes the body once, and of parts that XLA counts right."""
+    a, b = jnp.ones((4, 8)), jnp.ones((8, 8))
+
+    def loop(a, b):
+        return jax.lax.scan(lambda carry, _: (jnp.tanh(carry @ b), None), a, length=7)[0]
+
+    assert work.flops(loop, a, b) == 7 * 2 * 4 * 8 * 8
+    # With the gradient: the product again, and one for each factor.
+    gradient = jax.grad(lambda b: jnp.sum(jax.jit(jnp.matmul)(a, b) ** 2))
+    assert work.flops(gradient, b) == 2 * (2 * 4 * 8 * 8)
+
+    def convolve(image, kernel):
+        return jax.lax.conv_general_dilated(image, kernel, (1, 1), "VALID")
+
+    shapes = jnp.ones((2, 3, 9, 9)), jnp.ones((5, 3, 3, 3))
+    theirs = jax.jit(convolve).lower(*shapes).compile().cost_analysis()["flops"]
+    assert work.flops(convolve, *shapes) == pytest.approx(theirs, rel=1e-3)
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A comparison that is stopped after its first cell, then goes on to its end."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "tiny.toml").write_text(TINY)
+    out, lines = folder / "run", []
+
+    def stop(line):
+        lines.append(line)
+        if line.startswith("[1/"):
+            raise KeyboardInterrupt
+
+    stopped = discorl.compare(suite=folder / "tiny.toml", out=out, tell=stop)
+    assert not stopped.finished
+    assert len(list(out.glob("cells/*/*/*/result.json"))) == 1
+    assert not stopped.aggregates
+    results = discorl.compare(resume=out, tell=lines.append)
+    return folder, results, lines
+
+
+def test_a_comparison(tiny):
+    _, results, lines = tiny
+    assert results.finished
+    # The environment that cannot be made is told of, recorded, and stops nothing.
+    assert any("broken cannot be made: catch: rows must be at least 2" in line for line in lines)
+    assert {cell.environment.label for cell in results.failures} == {"broken"}
+    assert all("rows must be at least 2" in r["message"] for r in results.failures.values())
+    assert results.tasks == ["catch"]
+    # Scores are those of the runs, on the scale of the environment.
+    for cell, content in results.final.items():
+        if cell.environment.label == "broken":
+            continue
+        metrics = discorl.runs.Run.open(results.path / cell.folder, read_only=True).metrics()
+        for seed, value in zip(content["seeds"], content["returns"], strict=True):
+            expected = discorl.training.recent_return(metrics, seed)
+            assert value == expected
+        random, optimal = -1 / 3, 1.0  # of 3x3 Catch: one in three, and all
+        scores = (np.array(content["returns"]) - random) / (optimal - random)
+        np.testing.assert_allclose(results.scores(cell.rule.label)[:, 0], scores, rtol=1e-6)
+        assert content["steps"] == 96
+        assert content["flops_per_update"] > 0
+        assert content["seconds"] > 0
+        assert not (results.path / cell.folder / "checkpoints").exists()
+    assert results.chosen["policy_gradient", "catch"] == 0.02
+    assert report.write(results).exists()
+
+
+def test_kill_and_resume(tiny, capsys):
+    """A killed comparison comes to the same end, and runs no finished cell again."""
+    folder, expected, _ = tiny
+    out = folder / "killed"
+    arguments = ["compare", "--suite", folder / "tiny.toml", "--out", out]
+    command = [sys.executable, "-c", "from discorl.cli import main; main()", *map(str, arguments)]
+    # With this process's own flags for XLA: its compiled programs are found again.
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ)
+    start = time.monotonic()
+    while len(done := list(out.glob("cells/*/catch/*/result.json"))) < 2:
+        assert process.poll() is None, process.stderr.read().decode()
+        assert time.monotonic() - start < 600
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in done}
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["compare", "--resume", str(out), "--json"])
+    assert not exit.value.code
+    told = json.loads(capsys.readouterr().out)
+    assert told["finished"]
+    assert told["environments"] == ["catch"]
+    for file, state in before.items():
+        assert (file.stat().st_mtime_ns, file.read_bytes()) == state
+    for rule in expected.rules:
+        np.testing.assert_array_equal(load(out).scores(rule), expected.scores(rule))
+        assert told["aggregates"][rule]["iqm"]["value"] == expected.aggregates[rule]["iqm"].value
+
+
+def test_reports_of_runs(tiny, capsys, tmp_path):
+    _, results, _ = tiny
+    runs = [results.path / c.folder for c in results.final if c.environment.label == "catch"]
+    (runs[0] / "episode.gif").write_bytes(b"GIF89a")
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["report", *map(str, runs), "--out", str(tmp_path)])
+    assert not exit.value.code
+    text = (tmp_path / "index.html").read_text()
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert len(data["series"]) == 2
+    charts = {chart["title"]: chart for chart in data["charts"]}
+    assert {"return", "loss", "entropy"} <= set(charts)
+    metrics = discorl.runs.Run.open(runs[0], read_only=True).metrics()
+    last = metrics["update"] == metrics["update"].max()
+    line = charts["entropy"]["lines"][0]
+    values = metrics["entropy"][last]
+    shown = (line["y"][-1], line["low"][-1], line["high"][-1])
+    assert shown == pytest.approx((values.mean(), values.min(), values.max()), rel=1e-5)
+    assert "data:image/gif;base64,R0lGODlh" in text
+    # A comparison has a page of its own, and stands for itself.
+    for arguments, status in (([results.path], 0), ([results.path, runs[0]], 2), ([tmp_path], 2)):
+        with pytest.raises(SystemExit) as exit:
+            cli.main(["report", *map(str, arguments)])
+        assert (exit.value.code or 0) == status
+    assert "give it alone" in capsys.readouterr().err
