@@ -82,7 +82,6 @@ def rollout(
     noise = jax.random.gumbel(noise_key, (length, num_environments, environment.num_actions))
     step_keys = jax.random.split(step_key, (length, num_environments))
     reset_keys = jax.random.split(reset_key, (length + 1, num_environments))
-    reset = jax.vmap(environment.reset)
 
     def act(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Trajectory]:
         states, observations, is_filler = carry
@@ -92,7 +91,9 @@ def rollout(
         states, step = jax.vmap(environment.step)(states, actions, step_keys)
         terminated = step.terminated & ~is_filler
         truncated = step.truncated & ~step.terminated & ~is_filler
-        following = _where(terminated | is_filler, reset(reset_keys), (states, step.observation))
+        following = _reset_where(
+            terminated | is_filler, environment, reset_keys, (states, step.observation)
+        )
         return (*following, truncated), Trajectory(
             observation=observations,
             action=actions,
@@ -102,8 +103,8 @@ def rollout(
             truncated=truncated,
         )
 
-    start = _where(
-        state.awaiting_reset, reset(reset_keys[0]), (state.environment, state.observation)
+    start = _reset_where(
+        state.awaiting_reset, environment, reset_keys[0], (state.environment, state.observation)
     )
     (states, observations, awaiting_reset), trajectory = jax.lax.scan(
         act,
@@ -124,10 +125,37 @@ def rollout(
     return state, trajectory, statistics
 
 
-def _where(condition: Array, chosen: PyTree, otherwise: PyTree) -> PyTree:
-    """Picks whole entries along the leading axis: condition [E], leaves [E, ...]."""
-    pick = jax.vmap(jnp.where)
-    return jax.tree.map(lambda x, y: pick(condition, x, y), chosen, otherwise)
+def _reset_where(ended: Array, environment: Environment, keys: Key, current: PyTree) -> PyTree:
+    """Resets those environments whose episode ended.
+
+    Every environment is reset with its own key, in whichever order it is done.
+
+    Args:
+        ended: [E] bool.
+        environment: the task.
+        keys: [E], of the resets.
+        current: states and observations, leaves [E, ...].
+
+    Returns:
+        states and observations, leaves [E, ...].
+    """
+    reset = jax.vmap(environment.reset)
+    if environment.resets_at_once is None:
+        pick = jax.vmap(jnp.where)
+        return jax.tree.map(lambda x, y: pick(ended, x, y), reset(keys), current)
+    count = ended.shape[0]
+    at_once = min(environment.resets_at_once, count)
+
+    # Episodes end rarely: most steps reset nothing here, and none resets more than needed, whereas
+    # a fixed number of fresh starts a step is idle work in most steps and short of starts in some.
+    def reset_some(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
+        pending, current = carry
+        index = jnp.nonzero(pending, size=at_once, fill_value=count)[0]
+        fresh = reset(keys[jnp.minimum(index, count - 1)])
+        current = jax.tree.map(lambda x, y: x.at[index].set(y, mode="drop"), current, fresh)
+        return pending.at[index].set(False, mode="drop"), current
+
+    return jax.lax.while_loop(lambda carry: carry[0].any(), reset_some, (ended, current))[1]
 
 
 def _count_episodes(

@@ -72,6 +72,8 @@ class Config:
     """Width of the action model's LSTM."""
     action_hidden: tuple[int, ...] = (128,)
     """Hidden widths of the action model's heads."""
+    frame_stack: int = 1
+    """Latest frames that the network sees at once; each is kept in memory only once."""
     log_every: int = 1
     """Updates that one row of the metrics averages over."""
     checkpoint_every: int = 200
@@ -81,7 +83,7 @@ class Config:
         for name in ("hidden", "filters", "action_hidden"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         counts = ("seeds", "updates", "environments", "unroll", "batch", "replay", "action_lstm")
-        for name in (*counts, "log_every", "checkpoint_every"):
+        for name in (*counts, "frame_stack", "log_every", "checkpoint_every"):
             self._require(getattr(self, name) >= 1, name, "at least 1")
         self._require(self.seed + self.seeds <= 2**31, "seed", "below 2**31, with all seeds")
         self._require(self.log_every <= LONGEST_CALL, "log_every", f"at most {LONGEST_CALL}")
@@ -152,10 +154,44 @@ def _paper(
     } | settings
 
 
+def _small(**settings: Any) -> dict[str, Any]:
+    """Suites in JAX on a few CPU cores: many environments at once, half of every batch fresh."""
+    return {
+        "environments": 32,
+        "batch": 64,
+        "replay_fraction": 0.5,
+        "learning_rate": 1e-3,
+        "checkpoint_every": 200,
+    } | settings
+
+
+def _small_host(**settings: Any) -> dict[str, Any]:
+    """Suites on the host on a few CPU cores: a small network, and half of every batch fresh."""
+    return {
+        "environments": 16,
+        "batch": 32,
+        "replay": 1024,
+        "replay_fraction": 0.5,
+        "learning_rate": 3e-4,
+        "hidden": (256,),
+        "frame_stack": 4,
+        "log_every": 5,
+        "checkpoint_every": 100,
+    } | settings
+
+
 # `steps` is the budget in environment steps, from which the number of updates follows. The paper's
 # settings are from Oh et al., Nature 648 (2025); see `docs/presets.md` for each column.
 PRESETS: dict[str, Mapping[str, Any]] = {
     "catch": {"steps": 56_000},
+    "craftax": _small(steps=1_000_000, learning_rate=3e-4),
+    "minatar": _small(steps=1_000_000),
+    "minigrid": _small(steps=500_000),
+    "gymnasium": _small_host(steps=200_000, learning_rate=1e-3, hidden=(128, 128), frame_stack=1),
+    "atari_small": _small_host(steps=2_000_000),
+    "crafter_small": _small_host(steps=1_000_000),
+    "nethack_small": _small_host(steps=2_000_000, frame_stack=1),
+    "procgen_small": _small_host(steps=2_000_000),
     "atari": _paper(
         steps=50_000_000,
         learning_rate=3e-4,
@@ -165,6 +201,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         batch=96,
         replay_steps=1_760_000,
         replay_fraction=0.95,
+        frame_stack=4,
     ),
     "crafter": _paper(
         steps=20_000_000,
@@ -173,6 +210,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         batch=24,
         replay_steps=400_000,
         replay_fraction=0.99,
+        frame_stack=32,
     ),
     "dmlab": _paper(
         steps=50_000_000,
@@ -196,6 +234,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         batch=96,
         replay_steps=1_760_000,
         replay_fraction=0.95,
+        frame_stack=4,
     ),
     "procgen": _paper(
         steps=50_000_000,
@@ -206,6 +245,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         batch=192,
         replay_steps=880_000,
         replay_fraction=0.9,
+        frame_stack=4,
     ),
     "sokoban": _paper(
         steps=50_000_000,
@@ -215,8 +255,17 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         batch=96,
         replay_steps=880_000,
         replay_fraction=0.9,
+        frame_stack=4,
     ),
 }
+
+
+def preset_for(env: str) -> str:
+    """The preset called like the environment or its suite, `minatar` for MinAtar, or `catch`."""
+    name, _, rest = env.partition(":")
+    if rest.partition(",")[0].strip().endswith("-MinAtar"):
+        return "minatar"
+    return name.strip() if name.strip() in PRESETS else "catch"
 
 
 def configure(
@@ -230,15 +279,14 @@ def configure(
     Args:
         rule: name or file of the rule.
         env: name of the environment.
-        preset: name of the preset; by default the one called like the environment, or `catch`.
+        preset: name of the preset; by default the one that suits the environment.
         **settings: any other field of `Config`.
 
     Raises:
         UserError: a name or a value is not accepted.
     """
     if preset is None:
-        name = env.partition(":")[0]
-        preset = name if name in PRESETS else "catch"
+        preset = preset_for(env)
     if preset not in PRESETS:
         raise UserError(f"no preset {preset!r}; {specs.nearest(preset, PRESETS)}")
     fields = [field.name for field in dataclasses.fields(Config)]

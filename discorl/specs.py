@@ -111,6 +111,7 @@ def build(constructor: Callable[..., Built], spec: Spec) -> Built:
         for name, parameter in signature.items()
         if name != "item"
         and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        and not dataclasses.is_dataclass(parameter.annotation)  # no text can be one
     }
     _check_item(spec, signature.get("item"))
     is_open = any(parameter.kind == parameter.VAR_KEYWORD for parameter in signature.values())

@@ -27,7 +27,8 @@ class Trajectory:
     An episode may end inside a trajectory. After a termination the next observation is simply the
     first of the next episode. After a truncation (a time limit) the next observation must be the
     true last one of the cut episode, for its value is bootstrapped from; the step taken there is a
-    *filler*, never learned from, and the next episode begins one step later.
+    *filler*, never learned from, and the next episode begins one step later. Environments on the
+    host may need such a step after a termination too: it is then marked as truncated as well.
     """
 
     observation: PyTree  # [T+1, B, ...], any pytree of arrays
@@ -43,6 +44,9 @@ class Trajectory:
         if self.truncated is None:
             return jnp.zeros(self.action.shape, bool)
         first = jnp.zeros_like(self.truncated[:1], bool)
+        if self.mask is not None:
+            # An episode may have been cut by the last step of the rollout before.
+            first = self.mask[:1] == 0
         return jnp.concatenate([first, self.truncated[:-1].astype(bool)])
 
     def cut(self) -> Array:
@@ -64,7 +68,7 @@ class OutputSpec:
     """
 
     num_actions: int
-    state: dict[str, tuple[int, ...]]  # always holds "logits": (A,)
+    state: dict[str, tuple[int, ...]]  # holds what `Rule.policy` reads
     action: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
 

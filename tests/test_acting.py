@@ -243,6 +243,20 @@ def test_experience_is_a_function_of_the_key(obedient: tuple[list, list, list]) 
     assert not same(other.action, obedient[1][0].action)
 
 
+@dataclasses.dataclass(frozen=True)
+class Costly(Obedient):
+    """`Obedient`, with resets that are said to be costly."""
+
+    resets_at_once: int = 3
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 20])
+def test_costly_resets_give_the_same_experience(
+    obedient: tuple[list, list, list], at_once: int
+) -> None:
+    assert same(roll(Costly(at_once), 8, 5, 12), obedient)
+
+
 def test_rollouts_vmap_over_a_population() -> None:
     environment, keys = Truncated(limit=3), jax.random.split(KEY, 3)
 

@@ -24,13 +24,17 @@ class Step:
 
 
 class Reference(NamedTuple):
-    """Expected undiscounted returns per episode: the two ends of a scale."""
+    """Expected undiscounted returns per episode: the two ends of a scale.
 
-    random: Array  # [], of the uniformly random policy
-    optimal: Array  # [], of an optimal policy
+    Where no optimum is known, the upper end is what the literature has settled on instead, such as
+    a human's score; returns may then lie beyond it.
+    """
+
+    random: Array | float  # [], of the uniformly random policy
+    optimal: Array | float  # [], of an optimal policy, or of a human
 
     def normalise(self, value: Array) -> Array:
-        """Puts a return on the scale where random play is 0 and optimal play is 1."""
+        """Puts a return on the scale where random play is 0 and the upper end is 1."""
         return (value - self.random) / (self.optimal - self.random)
 
 
@@ -42,6 +46,10 @@ class Environment(abc.ABC, Generic[State]):
     """
 
     num_actions: int
+    # How many environments of a batch to reset at once, if a reset is costly: only those whose
+    # episode ended are then reset, so many at a time. None, for a reset that is cheap: all are
+    # reset at every step, and the results used where an episode ended. Experience is the same.
+    resets_at_once: int | None = None
 
     @property
     @abc.abstractmethod
@@ -55,6 +63,10 @@ class Environment(abc.ABC, Generic[State]):
     @abc.abstractmethod
     def step(self, state: State, action: Array, key: Key) -> tuple[State, Step]:
         """Takes one action."""
+
+    def reference(self) -> Reference | None:
+        """The returns between which scores are normalised, if they are known."""
+        return None
 
     def render(self, state: State) -> np.ndarray | None:
         """A picture of the state, [height, width, 3] uint8; None if it cannot be drawn."""

@@ -1,0 +1,49 @@
+"""Does an environment keep its contract? One checker, for suites' adapters and for one's own.
+
+It plays with random actions and compares what it sees with what was declared, with the same played
+again, and with one environment played on its own, step by step.
+"""
+
+import jax
+
+from discorl.envs.base import Environment
+from discorl.envs.conformance.findings import Finding, describe, judge
+from discorl.envs.conformance.host import check_host
+from discorl.envs.conformance.native import check_native
+from discorl.envs.host.base import HostEnvironment
+
+__all__ = ["Finding", "check", "describe"]
+
+
+def check(
+    environment: Environment | HostEnvironment, *, steps: int = 300, count: int = 4, seed: int = 0
+) -> list[Finding]:
+    """Checks an environment against its contract.
+
+    Args:
+        environment: the environment.
+        steps: how many steps to play.
+        count: in how many environments at once.
+        seed: of the environments and of the random actions.
+
+    Returns:
+        what each check found; checks that need an earlier one to pass are left out if it fails.
+    """
+    declared = _declaration(environment)
+    if not declared.ok:
+        return [declared]
+    if isinstance(environment, Environment):
+        return [declared, *check_native(environment, steps, count, seed)]
+    return [declared, *check_host(environment, steps, count, seed)]
+
+
+def _declaration(environment: Environment | HostEnvironment) -> Finding:
+    actions, observation = environment.num_actions, environment.observation
+    leaves = jax.tree.leaves(observation)
+    problems = []
+    if not isinstance(actions, int) or actions < 1:
+        problems.append(f"num_actions is {actions!r}; expected a positive int")
+    if not leaves or not all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+        problems.append(f"observation is {observation!r}; expected jax.ShapeDtypeStruct leaves")
+    detail = f"{actions} actions, observations {describe(observation)}"
+    return judge("declaration", problems, detail)

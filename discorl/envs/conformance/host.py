@@ -1,0 +1,103 @@
+"""Checks of environments that run on the host."""
+
+import jax
+import numpy as np
+
+from discorl.envs.conformance.findings import Finding, at, describe, judge, mismatch, same, values
+from discorl.envs.host.base import HostEnvironment, HostStep
+from discorl.types import PyTree
+
+
+def check_host(environment: HostEnvironment, steps: int, count: int, seed: int) -> list[Finding]:
+    """Plays, plays the same again, and plays with one environment alone."""
+    first, played = _play(environment, steps, count, seed)
+    types = _types(environment, first, played, count)
+    if not types.ok:
+        return [types]
+    again = _play(environment, steps, count, seed)
+    alone = _play(environment, steps, 1, seed)
+    observations = jax.tree.map(lambda *x: np.stack(x), *[step.observation for step in played])
+    return [
+        types,
+        same(
+            "determinism",
+            (first, _rows(played)),
+            (again[0], _rows(again[1])),
+            "the same seed gives the same episodes",
+        ),
+        values(observations, np.stack([step.reward for step in played])),
+        same(
+            "by hand",
+            (at(first, slice(1)), _rows(played, slice(1))),
+            (alone[0], _rows(alone[1])),
+            "one environment on its own sees what the first of several does",
+        ),
+        _ends(played),
+    ]
+
+
+def _play(
+    environment: HostEnvironment, steps: int, count: int, seed: int
+) -> tuple[PyTree, list[HostStep]]:
+    """Random actions, the first environment's the same whatever the count."""
+    generators = [np.random.default_rng([seed, index]) for index in range(count)]
+    vector = environment.start(count, seed)
+    try:
+        first = jax.tree.map(np.array, vector.reset())
+        played = []
+        for _ in range(steps):
+            actions = [generator.integers(environment.num_actions) for generator in generators]
+            step = vector.step(np.array(actions, np.int32))
+            # The arrays may be overwritten by the next call.
+            played.append(HostStep(**{n: jax.tree.map(np.array, x) for n, x in vars(step).items()}))
+    finally:
+        vector.close()
+    return first, played
+
+
+def _rows(played: list[HostStep], index: slice = slice(None)) -> list[dict[str, PyTree]]:
+    """What some of the environments saw, step by step."""
+    names = ("observation", "reward", "terminated", "truncated", "first")
+    return [{name: at(getattr(step, name), index) for name in names} for step in played]
+
+
+def _types(
+    environment: HostEnvironment, first: PyTree, played: list[HostStep], count: int
+) -> Finding:
+    batch = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), environment.observation
+    )
+    problems = mismatch("reset's observation", first, batch)
+    for step in played:
+        problems += mismatch("step's observation", step.observation, batch)
+        for name in ("terminated", "truncated", "first"):
+            flags = getattr(step, name)
+            if flags.shape != (count,) or flags.dtype != bool:
+                problems.append(f"step's {name} is {describe(flags)}; expected [{count}] bool")
+        if step.reward.shape != (count,) or step.reward.dtype.kind != "f":
+            problems.append(f"step's reward is {describe(step.reward)}; expected [{count}] float")
+    problems = list(dict.fromkeys(problems))  # each once
+    return judge("types", problems, "reset and step return what is declared")
+
+
+def _ends(played: list[HostStep]) -> Finding:
+    """Truncations show the last observation, and every end is followed by a first one."""
+    terminated, truncated, first, reward = (
+        np.stack([getattr(step, name) for step in played])
+        for name in ("terminated", "truncated", "first", "reward")
+    )
+    awaiting = ((terminated | truncated) & ~first)[:-1]
+    broken = {
+        "an episode is both terminated and truncated": terminated & truncated,
+        "a truncated episode does not show its last observation": truncated & first,
+        "an episode begins before the one before has ended": (
+            first[1:] & ~terminated[1:] & ~awaiting
+        ),
+        "after an end no episode begins": awaiting & ~first[1:],
+        "the step that begins an episode has a reward or an end": (
+            awaiting & ((reward[1:] != 0) | terminated[1:] | truncated[1:])
+        ),
+    }
+    problems = [f"{what} (step {np.argwhere(x)[0][0]})" for what, x in broken.items() if x.any()]
+    detail = f"{terminated.sum()} episodes terminated and {truncated.sum()} were truncated"
+    return judge("ends", problems, f"{detail} within {len(played)} steps of random play")

@@ -1,0 +1,119 @@
+"""Checks of environments that are written in JAX."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.envs.base import Environment, Step
+from discorl.envs.conformance.findings import Finding, at, difference, judge, mismatch, same, values
+from discorl.types import Key, PyTree
+
+
+def check_native(environment: Environment, steps: int, count: int, seed: int) -> list[Finding]:
+    """Plays, plays the same again, and plays one environment step by step."""
+    types = _types(environment)
+    if not types.ok:
+        return [types]
+    key = jax.random.key(seed)
+    play = jax.jit(lambda key: _play_many(environment, key, steps, count))
+    played, again = play(key), play(key)
+    first, step = jax.device_get(played)
+    return [
+        types,
+        same("determinism", played, again, "the same seed gives the same episodes"),
+        values(step.observation, step.reward),
+        _by_hand(environment, first, step, key, count),
+        _ends(step.terminated, step.truncated),
+        _last_observations(first, step),
+    ]
+
+
+def _types(environment: Environment) -> Finding:
+    """Reset and step return what is declared, and a state can be carried through a loop."""
+    key, scalar = jax.random.key(0), jax.ShapeDtypeStruct((), jnp.int32)
+    state, first = jax.eval_shape(environment.reset, key)
+    following, step = jax.eval_shape(environment.step, state, scalar, key)
+    flag, reward = jax.ShapeDtypeStruct((), bool), jax.ShapeDtypeStruct((), jnp.float32)
+    problems = [
+        *mismatch("reset's observation", first, environment.observation),
+        *mismatch("step's observation", step.observation, environment.observation),
+        *mismatch("step's state", following, state),
+        *mismatch("step's reward", step.reward, reward),
+        *mismatch("step's terminated", step.terminated, flag),
+        *mismatch("step's truncated", step.truncated, flag),
+    ]
+    return judge("types", problems, "reset and step return what is declared")
+
+
+def _keys(key: Key, index: Any, time: Any) -> tuple[Key, Key]:
+    """The random keys of an environment's action and of its step."""
+    key = jax.random.fold_in(jax.random.fold_in(key, index), time)
+    action_key, step_key = jax.random.split(key)
+    return action_key, step_key
+
+
+def _play_many(environment: Environment, key: Key, steps: int, count: int) -> tuple[PyTree, Step]:
+    """Random actions from fresh starts: first observations [E, ...], and steps [E, T, ...].
+
+    Nothing is reset: what follows an episode's end is not looked at.
+    """
+
+    def play(index: Any) -> tuple[PyTree, Step]:
+        def advance(state: PyTree, time: Any) -> tuple[PyTree, Step]:
+            action_key, step_key = _keys(key, index, time)
+            action = jax.random.randint(action_key, (), 0, environment.num_actions)
+            return environment.step(state, action, step_key)
+
+        state, observation = environment.reset(jax.random.fold_in(key, count + index))
+        return observation, jax.lax.scan(advance, state, jnp.arange(steps))[1]
+
+    return jax.vmap(play)(jnp.arange(count))
+
+
+def _by_hand(environment: Environment, first: PyTree, step: Step, key: Key, count: int) -> Finding:
+    """One environment stepped on its own, to its episode's end, sees what it saw in the batch."""
+    index = int(np.argmax((step.terminated | step.truncated).any(axis=1)))  # one that ends, if any
+    alone = jax.jit(environment.step)
+    state, observation = jax.jit(environment.reset)(jax.random.fold_in(key, count + index))
+    problems = difference("the first observation", observation, at(first, index))
+    time = 0
+    for time in range(step.reward.shape[1]):
+        action_key, step_key = _keys(key, index, time)
+        action = jax.random.randint(action_key, (), 0, environment.num_actions)
+        state, result = alone(state, action, step_key)
+        expected = at(step, index, time)
+        problems += difference(f"step {time}", result, expected)
+        if problems or expected.terminated or expected.truncated:
+            break
+    detail = f"{time + 1} steps of one environment on its own agree with the batch"
+    return judge("by hand", problems, detail)
+
+
+def _ends(terminated: np.ndarray, truncated: np.ndarray) -> Finding:
+    count, steps = terminated.shape
+    before = np.cumsum(terminated | truncated, axis=1) - (terminated | truncated) == 0
+    ends = (terminated & before).sum(), (truncated & ~terminated & before).sum()
+    detail = f"of {count} episodes {ends[0]} terminated and {ends[1]} were truncated"
+    return Finding("ends", True, f"{detail} within {steps} steps of random play")
+
+
+def _last_observations(first: PyTree, step: Step) -> Finding:
+    """Whether all episodes seem to end where episodes begin: a sign of a reset inside `step`."""
+    starts = {_bytes(first, i) for i in range(step.reward.shape[0])}
+    last, middle = [], []
+    for index, ends in enumerate(step.terminated | step.truncated):
+        if ends.any():
+            end = int(np.argmax(ends))
+            seen = [_bytes(step.observation, index, time) in starts for time in range(end + 1)]
+            last.append(seen[-1])
+            middle += seen[:-1]
+    if last and all(last) and middle and not any(middle):
+        problem = "every episode ends with an observation that episodes begin with: an environment "
+        return Finding("last observations", False, problem + "must not reset itself")
+    return Finding("last observations", True, "no sign of an environment that resets itself")
+
+
+def _bytes(tree: PyTree, *index: int) -> bytes:
+    return b"".join(np.asarray(leaf[index]).tobytes() for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,20 @@
+"""Environments that run on the host: the contract, and one adapter file a suite."""
+
+from discorl.envs.host.base import (
+    EnvironmentFailure,
+    HostEnvironment,
+    HostStep,
+    HostVector,
+    seeds_from,
+)
+from discorl.envs.host.serial import SerialVector, Single
+
+__all__ = [
+    "EnvironmentFailure",
+    "HostEnvironment",
+    "HostStep",
+    "HostVector",
+    "SerialVector",
+    "Single",
+    "seeds_from",
+]

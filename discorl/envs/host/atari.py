@@ -1,0 +1,122 @@
+"""Atari 2600 games from pixels, by the vector environment of the Arcade Learning Environment.
+
+Bellemare et al. 2013, arXiv:1207.4708. An action is repeated for four frames, of which the last two
+are merged by their maximum; rewards are the game's own, unclipped, and an episode is a whole game.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from ale_py import roms
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AutoresetMode
+
+from discorl.envs import references
+from discorl.envs.base import Reference
+from discorl.envs.host.base import HostEnvironment, HostStep, HostVector, picture, seeds_from
+from discorl.envs.host.gymnasium import GymnasiumVector, VectorTask
+from discorl.types import PyTree, UserError
+
+MOST_FRAMES = 108_000  # of an episode: 30 minutes of play
+
+
+def names() -> Sequence[str]:
+    """The games whose ROMs come with the package, as in `MsPacman`."""
+    return sorted(_roms())
+
+
+def _roms() -> dict[str, str]:
+    identifiers = roms.get_all_rom_ids()
+    return {"".join(part.capitalize() for part in rom.split("_")): rom for rom in identifiers}
+
+
+def make(
+    item: str,
+    *,
+    sticky: float = 0.0,
+    noops: int = 30,
+    grey: bool = True,
+    size: int = 84,
+    full_actions: bool = False,
+    clip_rewards: bool = False,
+) -> HostEnvironment:
+    """A game.
+
+    Args:
+        item: such as `Pong`.
+        sticky: probability that the action before is repeated (0.25 in Machado et al. 2018).
+        noops: up to so many steps without action begin an episode.
+        grey: grey pictures, [size, size, 1], rather than coloured ones, [size, size, 3].
+        size: pixels a side.
+        full_actions: all 18 actions, rather than those that the game distinguishes.
+        clip_rewards: rewards of -1, 0 and 1.
+    """
+    if not 0 <= sticky < 1 or noops < 0 or size < 16:
+        raise UserError(
+            f"atari: sticky is {sticky}, noops {noops} and size {size}; expected a probability "
+            "below 1, at least 0, and at least 16"
+        )
+
+    def create(count: int, render: bool) -> AtariVectorEnv:
+        del render  # pictures are made of observations
+        return AtariVectorEnv(
+            _roms()[item],
+            count,
+            max_num_frames_per_episode=MOST_FRAMES,
+            repeat_action_probability=sticky,
+            full_action_space=full_actions,
+            # Costs no step after a termination, and truncations are rare.
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            img_height=size,
+            img_width=size,
+            grayscale=grey,
+            stack_num=1,
+            noop_max=noops,
+            reward_clipping=clip_rewards,
+            use_fire_reset=False,
+        )
+
+    shape = (size, size, 1 if grey else 3)
+    axes = 3 if grey else 4  # of one observation, with its axis of one stacked frame
+
+    def read(found: np.ndarray) -> np.ndarray:
+        return found.reshape(*found.shape[: found.ndim - axes], *shape)
+
+    vector = create(1, False)
+    count = int(vector.single_action_space.n)
+    vector.close()
+    spec = jax.ShapeDtypeStruct(shape, np.uint8)
+    actions = np.arange(count, dtype=np.int32)
+    return _Atari(f"atari:{item}", create, spec, read, actions, game=item)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Atari(VectorTask):
+    game: str = ""
+
+    def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
+        first = seeds_from(seed, count)[0]
+        return _AtariVector(self.create(count, render), self, first)
+
+    def reference(self) -> Reference | None:
+        return references.lookup("atari", self.game)
+
+
+class _AtariVector(GymnasiumVector):
+    """A vector that is drawn by what it shows."""
+
+    _seen: np.ndarray  # [E, size, size, channels]
+
+    def reset(self) -> PyTree:
+        self._seen = super().reset()
+        return self._seen
+
+    def step(self, action: np.ndarray) -> HostStep:
+        step = super().step(action)
+        self._seen = step.observation
+        return step
+
+    def render(self) -> np.ndarray | None:
+        return picture(self._seen[0])

@@ -1,0 +1,164 @@
+"""The contract for environments that run on the host and are stepped with numpy.
+
+What such an environment shows of an episode's end is what a `discorl.types.Trajectory` holds:
+truncation is no termination, and is bootstrapped from the true last observation.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from discorl.envs.base import Reference
+from discorl.types import PyTree, UserError
+
+NO_METRICS: Mapping[str, np.ndarray] = {}
+
+
+class EnvironmentFailure(UserError):
+    """An environment that raised, hung or returned what it must not.
+
+    Attributes:
+        index: which of a vector's environments it was, if that is known.
+    """
+
+    def __init__(self, message: str, index: int | None = None) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+@dataclasses.dataclass(frozen=True)
+class HostStep:
+    """What follows an action in each of `E` environments.
+
+    Where an episode ended and `first` is False, `observation` is the true last one of the episode;
+    the next call then only begins a new episode there, whatever the action. After a termination an
+    environment may begin the next episode at once, and say so with `first`; after a truncation it
+    must not, for the last observation is bootstrapped from.
+    """
+
+    observation: PyTree  # [E, ...], what to act on next
+    reward: np.ndarray  # [E] float
+    terminated: np.ndarray  # [E] bool, the task itself is over
+    truncated: np.ndarray  # [E] bool, cut from outside, by a time limit; never with `terminated`
+    first: np.ndarray  # [E] bool, `observation` is the first of an episode
+    # By the names in `HostEnvironment.episode_metrics`, [E], read where an episode ended.
+    metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=lambda: NO_METRICS)
+
+
+class HostVector(abc.ABC):
+    """`E` environments, stepped together.
+
+    Arrays that `reset` and `step` return may be overwritten by the next call.
+    """
+
+    @abc.abstractmethod
+    def reset(self) -> PyTree:
+        """Begins the first episodes; called once. Returns observations, [E, ...]."""
+
+    @abc.abstractmethod
+    def step(self, action: np.ndarray) -> HostStep:
+        """Takes actions, [E] int32.
+
+        Raises:
+            EnvironmentFailure: one of the environments failed, and is known by its index.
+        """
+
+    def render(self) -> np.ndarray | None:
+        """A picture of the first environment, [height, width, 3] uint8; None: cannot be drawn."""
+        return None
+
+    def close(self) -> None:
+        """Lets go of whatever the environments hold."""
+        return
+
+
+class HostEnvironment(abc.ABC):
+    """A task on the host, from which vectors of environments are started."""
+
+    name: str  # as the user knows it
+    num_actions: int
+    episode_metrics: tuple[str, ...] = ()  # what is reported of every finished episode
+    deterministic: bool = True  # whether episodes are a function of seeds and actions
+    timeout: float = 120.0  # seconds after which a call of a vector counts as hung
+
+    @property
+    @abc.abstractmethod
+    def observation(self) -> PyTree:
+        """Shape and dtype of an observation: a pytree of `jax.ShapeDtypeStruct`."""
+
+    @abc.abstractmethod
+    def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
+        """Starts `count` environments.
+
+        Args:
+            count: how many.
+            seed: from which all their seeds are derived, by `seeds_from`.
+            render: whether `HostVector.render` will be called.
+        """
+
+    def prepare(self, observation: PyTree) -> PyTree:
+        """What networks are shown of observations, [N, ...]: a pure function in JAX.
+
+        For what is compact in memory and has to be unfolded to be learned from. Frames may have
+        been stacked: a last axis is then longer by a whole factor.
+        """
+        return observation
+
+    def reference(self) -> Reference | None:
+        """The returns between which scores are normalised, if they are known."""
+        return None
+
+
+def seeds_from(seed: int, count: int) -> list[int]:
+    """Consecutive seeds of `count` environments, far from those that another seed gives."""
+    start = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
+    return list(range(start, start + count))
+
+
+def check_observation(found: PyTree, expected: PyTree, count: int) -> PyTree:
+    """The observations as they were declared, [count, ...].
+
+    Args:
+        found: what an environment returned.
+        expected: shapes and dtypes of one observation.
+        count: how many observations there must be.
+
+    Raises:
+        EnvironmentFailure: they have another structure or shape, or hold NaN or infinity.
+    """
+    try:
+        return jax.tree.map(lambda leaf, x: _check_leaf(x, leaf, count), expected, found)
+    except (ValueError, TypeError) as error:
+        raise EnvironmentFailure(f"returned an observation of another structure: {error}") from None
+
+
+def _check_leaf(found: Any, expected: jax.ShapeDtypeStruct, count: int) -> np.ndarray:
+    array = np.asarray(found)
+    if array.dtype.hasobject:
+        raise TypeError(f"a {type(found).__name__} in place of an array")
+    if array.shape != (count, *expected.shape):
+        raise EnvironmentFailure(
+            f"returned observations of shape {array.shape}; expected {(count, *expected.shape)}"
+        )
+    if array.dtype.kind == "f":
+        check_finite(array, "an observation")
+    return array.astype(expected.dtype, copy=False)
+
+
+def check_finite(array: np.ndarray, what: str) -> None:
+    """Raises an `EnvironmentFailure` that names the first environment with NaN or infinity."""
+    finite = np.isfinite(array)
+    if not finite.all():
+        where = np.argmin(finite.reshape(len(array), -1).all(axis=1))
+        raise EnvironmentFailure(f"returned NaN or infinity in {what}", int(where))
+
+
+def picture(image: np.ndarray, least: int = 160) -> np.ndarray:
+    """An observation as a picture: [height, width, 1 or 3] -> [..., ..., 3], enlarged."""
+    scale = -(-least // min(image.shape[:2]))
+    colour = np.broadcast_to(image, (*image.shape[:2], 3))
+    return colour.repeat(scale, axis=0).repeat(scale, axis=1)

@@ -1,0 +1,92 @@
+"""Crafter: survival in an open world, from pixels (Hafner 2022, arXiv:2109.06780)."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import crafter
+import jax
+import numpy as np
+
+from discorl.envs import references
+from discorl.envs.base import Reference
+from discorl.envs.host.base import HostEnvironment, HostVector, picture, seeds_from
+from discorl.envs.host.serial import Outcome, SerialVector
+from discorl.types import PyTree, UserError
+
+_ACHIEVEMENTS = tuple(crafter.constants.achievements)
+
+
+def names() -> Sequence[str]:
+    """There is one task: a reward for each achievement, and for health."""
+    return ("reward",)
+
+
+def make(item: str = "reward", *, size: int = 64, length: int = 10_000) -> HostEnvironment:
+    """The task.
+
+    Args:
+        item: `reward`.
+        size: pixels a side.
+        length: after so many steps an episode is cut.
+    """
+    if size < 16 or length < 1:
+        raise UserError(
+            f"crafter: size is {size} and length {length}; expected at least 16 and at least 1"
+        )
+    return _Crafter(item, size, length)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Crafter(HostEnvironment):
+    item: str
+    size: int
+    length: int
+
+    num_actions = len(crafter.constants.actions)
+    deterministic = False  # creatures are drawn from sets, which have no order of their own
+    # Whether an episode unlocked each achievement: means over episodes are success rates.
+    episode_metrics = tuple(f"achievement/{name}" for name in _ACHIEVEMENTS)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"crafter:{self.item}"
+
+    @property
+    def observation(self) -> PyTree:
+        return jax.ShapeDtypeStruct((self.size, self.size, 3), np.uint8)
+
+    def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
+        del render  # pictures are made of observations
+        return SerialVector(lambda: _Single(self), seeds_from(seed, count))
+
+    def reference(self) -> Reference | None:
+        return references.lookup("crafter", self.item)
+
+
+class _Single:
+    """See `discorl.envs.host.serial.Single`."""
+
+    def __init__(self, task: _Crafter) -> None:
+        self._task = task
+
+    def reset(self, seed: int | None) -> PyTree:
+        if seed is not None:
+            size = (self._task.size, self._task.size)
+            self._env = crafter.Env(size=size, length=self._task.length, seed=seed)
+        self._seen = self._env.reset()
+        return self._seen
+
+    def step(self, action: int) -> Outcome:
+        self._seen, reward, done, info = self._env.step(action)
+        dead = info["discount"] == 0
+        metrics: dict[str, float] = {}
+        if done:
+            unlocked = info["achievements"]
+            metrics = {f"achievement/{name}": float(unlocked[name] > 0) for name in _ACHIEVEMENTS}
+        return self._seen, float(reward), bool(dead), bool(done and not dead), metrics
+
+    def render(self) -> np.ndarray | None:
+        return picture(self._seen)
+
+    def close(self) -> None:
+        return

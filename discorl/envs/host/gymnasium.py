@@ -1,0 +1,257 @@
+"""Environments with Gymnasium's interface, by name or of one's own, single or as vectors."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from discorl.envs.host.base import HostEnvironment, HostStep, HostVector, seeds_from
+from discorl.envs.host.serial import Outcome, SerialVector
+from discorl.envs.host.spaces import Reader, actions_of, numbers_of, observation_of
+from discorl.types import PyTree, UserError
+
+
+def names() -> Sequence[str]:
+    """The identifiers that are registered."""
+    return sorted(gymnasium.registry)
+
+
+def make(item: str, *, bins: int | None = None, max_steps: int | None = None) -> HostEnvironment:
+    """The environment that is registered under a name.
+
+    Args:
+        item: such as `CartPole-v1`.
+        bins: values to which each dimension of a continuous action is reduced.
+        max_steps: a time limit in place of the registered one.
+    """
+
+    def create(render: bool) -> gymnasium.Env:
+        mode = "rgb_array" if render else None
+        return gymnasium.make(item, render_mode=mode, max_episode_steps=max_steps)
+
+    try:
+        return from_gymnasium(create, name=f"gymnasium:{item}", bins=bins)
+    except gymnasium.error.Error as error:
+        raise UserError(f"gymnasium:{item} cannot be made: {error}") from error
+
+
+def from_gymnasium(
+    create: Callable[[bool], gymnasium.Env],
+    *,
+    name: str,
+    bins: int | None = None,
+    episode_metrics: tuple[str, ...] = (),
+) -> HostEnvironment:
+    """An environment of your own with Gymnasium's interface.
+
+    Args:
+        create: makes one; is told whether pictures will be asked for.
+        name: for messages.
+        bins: values to which each dimension of a continuous action is reduced.
+        episode_metrics: names of numbers in `info` to report of every finished episode.
+    """
+    env = create(False)
+    try:
+        observation, read = observation_of(env.observation_space, name)
+        actions = actions_of(env.action_space, bins, name)
+    finally:
+        env.close()
+    return _Gymnasium(name, create, observation, read, actions, episode_metrics)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Gymnasium(HostEnvironment):
+    name: str
+    create: Callable[[bool], gymnasium.Env]
+    spec: PyTree
+    read: Reader
+    actions: np.ndarray  # [A, ...]
+    episode_metrics: tuple[str, ...]
+
+    @property
+    def num_actions(self) -> int:  # type: ignore[override]
+        return len(self.actions)
+
+    @property
+    def observation(self) -> PyTree:
+        return self.spec
+
+    def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
+        return SerialVector(lambda: _Single(self, render), seeds_from(seed, count))
+
+
+class _Single:
+    """See `discorl.envs.host.serial.Single`."""
+
+    def __init__(self, task: _Gymnasium, render: bool) -> None:
+        self._task = task
+        self._env = task.create(render)
+        self._actions = list(task.actions)
+
+    def reset(self, seed: int | None) -> PyTree:
+        return self._task.read(self._env.reset(seed=seed)[0])
+
+    def step(self, action: int) -> Outcome:
+        seen, reward, terminated, truncated, info = self._env.step(self._actions[action])
+        numbers = numbers_of(info, self._task.episode_metrics)
+        return self._task.read(seen), float(reward), bool(terminated), bool(truncated), numbers
+
+    def render(self) -> np.ndarray | None:
+        return None if self._env.render_mode != "rgb_array" else np.asarray(self._env.render())
+
+    def close(self) -> None:
+        self._env.close()
+
+
+# --- vectors that somebody else steps -------------------------------------------------------------
+
+
+def from_vector(
+    create: Callable[[int, bool], VectorEnv],
+    *,
+    name: str,
+    bins: int | None = None,
+    episode_metrics: tuple[str, ...] = (),
+) -> HostEnvironment:
+    """A task that comes as Gymnasium's vectors, in any of their modes of autoreset.
+
+    Args:
+        create: makes a vector of so many environments; is told whether pictures will be asked for.
+        name: for messages.
+        bins: values to which each dimension of a continuous action is reduced.
+        episode_metrics: names of numbers in `info` to report of every finished episode.
+    """
+    vector = create(1, False)
+    try:
+        observation, read = observation_of(vector.single_observation_space, name)
+        actions = actions_of(vector.single_action_space, bins, name)
+    finally:
+        vector.close()
+    return VectorTask(name, create, observation, read, actions, episode_metrics)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class VectorTask(HostEnvironment):
+    """How to make vectors, to read their observations and to hand them actions."""
+
+    name: str
+    create: Callable[[int, bool], VectorEnv]
+    spec: PyTree
+    read: Reader  # of one environment's observation, or of a batch
+    actions: np.ndarray  # [A, ...]
+    episode_metrics: tuple[str, ...] = ()
+
+    @property
+    def num_actions(self) -> int:  # type: ignore[override]
+        """As many as there are rows of actions."""
+        return len(self.actions)
+
+    @property
+    def observation(self) -> PyTree:
+        """What is read."""
+        return self.spec
+
+    def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
+        """See `HostEnvironment.start`."""
+        first = seeds_from(seed, count)[0]  # a vector seeds its environments consecutively
+        return GymnasiumVector(self.create(count, render), self, first)
+
+
+class GymnasiumVector(HostVector):
+    """Shows a vector's resets as `HostStep` wants them, whenever the vector makes them.
+
+    - NextStep is what `HostStep` is made for: a call that only resets follows every end.
+    - SameStep begins an episode where a truncated one must still be looked at. A vector cannot
+      leave an environment out, so that one step is played in the new episode, which is then given
+      up for another one, by a reset with `reset_mask`.
+    - Disabled: the same, and all resets are asked for here.
+    """
+
+    def __init__(self, vector: VectorEnv, task: VectorTask, seed: int) -> None:
+        """Wraps.
+
+        Args:
+            vector: with its mode of autoreset in its metadata, NextStep if there is none.
+            task: how to read observations, and all actions.
+            seed: of its first environment.
+        """
+        self._vector, self._task, self._seed = vector, task, seed
+        mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._mode = AutoresetMode(mode)
+        self._ended = np.zeros(vector.num_envs, bool)  # by the latest step, and not begun anew
+
+    def reset(self) -> PyTree:
+        """Begins the first episodes."""
+        return self._task.read(self._vector.reset(seed=self._seed)[0])
+
+    def step(self, action: np.ndarray) -> HostStep:
+        """Takes actions, [E]."""
+        filler = self._ended
+        found, reward, terminated, truncated, info = self._vector.step(self._task.actions[action])
+        terminated = np.asarray(terminated, bool) & ~filler
+        truncated = np.asarray(truncated, bool) & ~terminated & ~filler
+        told = info.get("final_info", info)
+        metrics = {
+            name: np.asarray(told[name], float)
+            for name in self._task.episode_metrics
+            if name in told
+        }
+        if self._mode is AutoresetMode.NEXT_STEP:
+            self._ended, first = terminated | truncated, filler
+            observation = self._task.read(found)
+        else:
+            self._ended, first = truncated, filler | terminated
+            if self._mode is AutoresetMode.DISABLED:
+                observation = self._after_disabled(found, first)
+            else:
+                observation = self._after_same_step(found, info, filler)
+        reward = np.where(filler, 0, reward).astype(np.float32)
+        return HostStep(observation, reward, terminated, truncated, first, metrics)
+
+    def _after_disabled(self, found: Any, first: np.ndarray) -> PyTree:
+        last = self._task.read(found)
+        begin = first | self._ended  # those that were cut begin once more after their filler
+        return _pick(self._ended, last, self._begin(begin)) if begin.any() else last
+
+    def _after_same_step(self, found: Any, info: Mapping[str, Any], filler: np.ndarray) -> PyTree:
+        began = self._begin(filler) if filler.any() else self._task.read(found)
+        if not self._ended.any():
+            return began
+        final = [self._task.read(x) for x in np.asarray(info["final_obs"])[self._ended]]
+        return _put(began, self._ended, final)
+
+    def _begin(self, which: np.ndarray) -> PyTree:
+        return self._task.read(self._vector.reset(options={"reset_mask": which.copy()})[0])
+
+    def render(self) -> np.ndarray | None:
+        """A picture of the first environment."""
+        pictures = self._vector.render() if self._vector.render_mode == "rgb_array" else None
+        return None if pictures is None else np.asarray(pictures[0])
+
+    def close(self) -> None:
+        """Closes the vector."""
+        self._vector.close()
+
+
+def _pick(condition: np.ndarray, chosen: PyTree, otherwise: PyTree) -> PyTree:
+    """Whole entries along the leading axis."""
+
+    def pick(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y)
+
+    return jax.tree.map(pick, chosen, otherwise)
+
+
+def _put(batch: PyTree, condition: np.ndarray, rows: list[PyTree]) -> PyTree:
+    """The batch with rows put where the condition holds."""
+
+    def put(leaf: np.ndarray, *parts: np.ndarray) -> np.ndarray:
+        leaf = leaf.copy()
+        leaf[condition] = np.stack(parts)
+        return leaf
+
+    return jax.tree.map(put, batch, *rows)

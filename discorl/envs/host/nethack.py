@@ -1,0 +1,147 @@
+"""NetHack, by the NetHack Learning Environment (Küttler et al. 2020, arXiv:2006.13760).
+
+An observation has three parts. `screen` and `around` hold, for each cell of the dungeon and of a
+square around the hero, the character and its colour, as bytes: compact in replay. Networks see them
+as bits (`prepare`). A character's code is a name and not a quantity: to halve it means nothing,
+while from bits a first layer learns an embedding of whatever it needs to tell apart. `status` holds
+the numbers of the bottom lines on a logarithmic scale, for they range from 1 to millions.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import nle  # noqa: F401  # registers its tasks
+import numpy as np
+from gymnasium.envs.registration import load_env_creator
+
+from discorl.envs.host.base import HostEnvironment, HostVector, seeds_from
+from discorl.envs.host.serial import Outcome, SerialVector
+from discorl.types import Array, PyTree, UserError
+
+_ROWS, _COLUMNS = 21, 79
+_REACH = 4  # cells that `around` shows to each side of the hero
+_STATUS = 27
+_CHARACTER_BITS, _COLOUR_BITS = 7, 4
+_UNSEEDED = "NetHackChallenge-v0"  # forbids to choose seeds
+
+
+def names() -> Sequence[str]:
+    """The tasks, such as `NetHackScore-v0`."""
+    return [name for name in gymnasium.registry if name.startswith("NetHack")]
+
+
+def make(item: str = "NetHackChallenge-v0", *, max_steps: int = 100_000) -> HostEnvironment:
+    """A task.
+
+    Args:
+        item: such as `NetHackScore-v0`.
+        max_steps: after so many steps an episode is cut.
+    """
+    if max_steps < 1:
+        raise UserError(f"nethack: max_steps is {max_steps}; expected at least 1")
+    env = _create(item)
+    count = int(env.action_space.n)
+    env.close()
+    return _NetHack(item, max_steps, count)
+
+
+def _create(item: str) -> Any:
+    spec = gymnasium.registry[item]
+    return load_env_creator(spec.entry_point)(
+        **spec.kwargs,
+        observation_keys=("chars", "colors", "blstats"),
+        max_episode_steps=2**31,  # the limit is kept here, for NLE's own spoils the last screen
+        save_ttyrec_every=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _NetHack(HostEnvironment):
+    item: str
+    max_steps: int
+    num_actions: int
+
+    @property
+    def deterministic(self) -> bool:  # type: ignore[override]
+        return self.item != _UNSEEDED
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"nethack:{self.item}"
+
+    @property
+    def observation(self) -> PyTree:
+        side = 2 * _REACH + 1
+        return {
+            "around": jax.ShapeDtypeStruct((side, side, 2), np.uint8),
+            "screen": jax.ShapeDtypeStruct((_ROWS, _COLUMNS, 2), np.uint8),
+            "status": jax.ShapeDtypeStruct((_STATUS,), np.float32),
+        }
+
+    def prepare(self, observation: PyTree) -> PyTree:
+        cells = {name: _bits(observation[name]) for name in ("around", "screen")}
+        return cells | {"status": observation["status"]}
+
+    def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
+        del render  # NetHack is text
+        return SerialVector(lambda: _Single(self), seeds_from(seed, count))
+
+
+def _bits(cells: Array) -> Array:
+    """Characters and colours as bits: [..., 2 S] uint8 -> [..., 11 S] float32."""
+    pairs = cells.reshape(*cells.shape[:-1], -1, 2)
+    parts = [
+        (pairs[..., i, None] >> jnp.arange(count, dtype=jnp.uint8)) & 1
+        for i, count in enumerate((_CHARACTER_BITS, _COLOUR_BITS))
+    ]
+    bits = jnp.concatenate(parts, axis=-1)
+    return bits.reshape(*cells.shape[:-1], -1).astype(jnp.float32)
+
+
+class _Single:
+    """See `discorl.envs.host.serial.Single`."""
+
+    def __init__(self, task: _NetHack) -> None:
+        self._task = task
+        self._env = _create(task.item)
+        self._steps = 0
+
+    def reset(self, seed: int | None) -> PyTree:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        if self._task.item != _UNSEEDED:
+            # For every episode, or all of them would take place in the same dungeon.
+            core, display = self._random.integers(2**31, size=2)
+            self._env.seed(int(core), int(display), reseed=False)
+        self._steps = 0
+        return _read(self._env.reset()[0])
+
+    def step(self, action: int) -> Outcome:
+        found, reward, done, _, info = self._env.step(action)
+        self._steps += 1
+        aborted = info["end_status"] == self._env.StepStatus.ABORTED
+        cut = aborted or self._steps >= self._task.max_steps
+        return _read(found), float(reward), bool(done and not aborted), bool(cut), {}
+
+    def render(self) -> np.ndarray | None:
+        return None
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def _read(found: dict[str, np.ndarray]) -> PyTree:
+    screen = np.stack([found["chars"], found["colors"]], axis=-1)
+    column, row = found["blstats"][:2]
+    side = 2 * _REACH + 1
+    padded = np.pad(screen, ((_REACH, _REACH), (_REACH, _REACH), (0, 0)))
+    status = found["blstats"].astype(np.float32)
+    return {
+        "around": padded[row : row + side, column : column + side],
+        "screen": screen,
+        "status": np.sign(status) * np.log1p(np.abs(status)),
+    }

@@ -1,0 +1,165 @@
+"""The 16 procedurally generated games of ProcGen, by EnvPool.
+
+Cobbe et al. 2020, arXiv:1912.01588; Weng et al. 2022, arXiv:2206.10558. Training sees a fixed set
+of levels, `levels` of them from `start_level` on; `levels=0` draws from all levels there are, as
+for a test.
+
+EnvPool's ProcGen is linked against Qt 5. Its libraries are looked for in the wheel PyQt5-Qt5, which
+`pip install "discorl[procgen]"` brings, and else where the system keeps them.
+"""
+
+import ctypes
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from discorl.envs import references
+from discorl.envs.base import Reference
+from discorl.envs.host.base import HostEnvironment, HostStep, HostVector, picture, seeds_from
+from discorl.types import PyTree, UserError
+
+Mode = Literal["easy", "hard"]
+
+_NAMES = [
+    "bigfish",
+    "bossfight",
+    "caveflyer",
+    "chaser",
+    "climber",
+    "coinrun",
+    "dodgeball",
+    "fruitbot",
+    "heist",
+    "jumper",
+    "leaper",
+    "maze",
+    "miner",
+    "ninja",
+    "plunder",
+    "starpilot",
+]
+_ACTIONS = 15
+_SIZE = 64
+
+
+def names() -> Sequence[str]:
+    """The games."""
+    return _NAMES
+
+
+def make(
+    item: str, *, mode: Mode = "hard", levels: int = 500, start_level: int = 0
+) -> HostEnvironment:
+    """A game.
+
+    Args:
+        item: such as `coinrun`.
+        mode: difficulty of the levels.
+        levels: how many different levels there are; 0 for no limit.
+        start_level: number of the first level.
+    """
+    if levels < 0 or start_level < 0:
+        raise UserError(
+            f"procgen: levels is {levels} and start_level {start_level}; expected at least 0"
+        )
+    return _Procgen(item, mode, levels, start_level, _envpool())
+
+
+def _envpool() -> Any:
+    """The package, once the libraries that it needs are loaded."""
+    _load_qt()
+    import envpool
+    from envpool import procgen
+
+    try:
+        if not hasattr(procgen, "_ProcgenEnvPool"):
+            importlib.reload(procgen)  # it may have been imported before Qt was loaded
+        procgen.ProcgenGymnasiumEnvPool  # noqa: B018  # raises if Qt is missing
+    except ImportError as error:
+        raise UserError(
+            "procgen needs the Qt 5 libraries, which were not found: `pip install PyQt5-Qt5`, or "
+            "install your system's package (qtbase5-dev, qt5-qtbase)"
+        ) from error
+    return envpool
+
+
+def _load_qt() -> None:
+    """Loads Qt's libraries from their wheel; the linker then finds them by name."""
+    spec = importlib.util.find_spec("PyQt5")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for library in ("libQt5Core.so.5", "libQt5Gui.so.5"):
+            path = Path(folder, "Qt5", "lib", library)
+            if path.exists():
+                ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Procgen(HostEnvironment):
+    game: str
+    mode: Mode
+    levels: int
+    start_level: int
+    envpool: Any = dataclasses.field(repr=False, compare=False)
+
+    num_actions = _ACTIONS
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"procgen:{self.game}"
+
+    @property
+    def observation(self) -> PyTree:
+        return jax.ShapeDtypeStruct((_SIZE, _SIZE, 3), np.uint8)
+
+    def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
+        del render  # pictures are made of observations
+        pool = self.envpool.make(
+            f"{self.game.capitalize()}{self.mode.capitalize()}-v0",
+            env_type="gymnasium",
+            num_envs=count,
+            env_seed=seeds_from(seed, count),
+            channel_first=False,
+            num_levels=self.levels,
+            start_level=self.start_level,
+        )
+        return EnvPoolVector(pool, count)
+
+    def reference(self) -> Reference | None:
+        return references.lookup(f"procgen-{self.mode}", self.game)
+
+
+class EnvPoolVector(HostVector):
+    """EnvPool's environments, which begin an episode in the call after its end."""
+
+    def __init__(self, pool: Any, count: int) -> None:
+        """Wraps a pool of `count` environments that show pictures."""
+        self._pool = pool
+        self._ended = np.zeros(count, bool)
+
+    def reset(self) -> PyTree:
+        """Begins the first episodes."""
+        self._seen = self._pool.reset()[0]
+        return self._seen
+
+    def step(self, action: np.ndarray) -> HostStep:
+        """Takes actions, [E]."""
+        first = self._ended
+        self._seen, reward, terminated, truncated, _ = self._pool.step(action)
+        terminated = terminated & ~first
+        truncated = truncated & ~terminated & ~first
+        self._ended = terminated | truncated
+        return HostStep(self._seen, reward, terminated, truncated, first)
+
+    def render(self) -> np.ndarray | None:
+        """A picture of the first environment."""
+        return picture(self._seen[0])
+
+    def close(self) -> None:
+        """Ends the pool's threads."""
+        self._pool.close()

@@ -1,0 +1,126 @@
+"""A vector of single environments, one stepped after the other."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from discorl.envs.host.base import EnvironmentFailure, HostStep, HostVector
+from discorl.types import PyTree
+
+Outcome = tuple[PyTree, float, bool, bool, Mapping[str, float]]
+
+
+class Single(Protocol):
+    """One environment, in Python."""
+
+    def reset(self, seed: int | None) -> PyTree:
+        """Begins an episode; returns its first observation. The seed is given only once."""
+
+    def step(self, action: int) -> Outcome:
+        """Takes an action.
+
+        Returns:
+            the true next observation, reward, terminated, truncated, and metrics of the episode,
+            which are read where it ends.
+        """
+
+    def render(self) -> np.ndarray | None:
+        """A picture, [height, width, 3] uint8; None if it cannot be drawn."""
+
+    def close(self) -> None:
+        """Lets go of whatever the environment holds."""
+
+
+class SerialVector(HostVector):
+    """Steps single environments in turn; an ended episode costs no more than it must.
+
+    After a termination the next episode begins at once, after a truncation with the next step.
+    """
+
+    def __init__(self, make: Callable[[], Single], seeds: Sequence[int]) -> None:
+        """Makes the environments.
+
+        Args:
+            make: makes one environment.
+            seeds: one for each.
+        """
+        self.seeds = list(seeds)
+        self._singles = [make() for _ in seeds]
+        self._cut = np.zeros(len(self.seeds), bool)  # by a truncation, and to be reset
+
+    def reset(self) -> PyTree:
+        """Begins the first episodes."""
+        observations = []
+        for index, seed in enumerate(self.seeds):
+            with failures_reported(index):
+                observations.append(self._singles[index].reset(seed))
+        return batch(observations)
+
+    def step(self, action: np.ndarray) -> HostStep:
+        """Takes actions, [E]; resets where an episode is over."""
+        count = len(self._singles)
+        observations: list[PyTree] = []
+        reward = np.zeros(count, np.float32)
+        terminated, truncated, first = (np.zeros(count, bool) for _ in range(3))
+        metrics: dict[str, np.ndarray] = {}
+        for i, chosen in enumerate(action.tolist()):
+            single = self._singles[i]
+            with failures_reported(i):
+                if self._cut[i]:
+                    observation, first[i] = single.reset(None), True
+                else:
+                    observation, reward[i], ended, cut, episode = single.step(chosen)
+                    terminated[i], truncated[i] = ended, cut and not ended
+                    if ended or cut:
+                        _note(metrics, episode, i, count)
+                    if ended:
+                        observation, first[i] = single.reset(None), True
+            observations.append(observation)
+        self._cut = truncated.copy()
+        return HostStep(batch(observations), reward, terminated, truncated, first, metrics)
+
+    def render(self) -> np.ndarray | None:
+        """A picture of the first environment."""
+        return self._singles[0].render()
+
+    def close(self) -> None:
+        """Closes all environments."""
+        for single in self._singles:
+            single.close()
+
+
+@contextlib.contextmanager
+def failures_reported(index: int) -> Iterator[None]:
+    """Turns what an environment raises into a failure that knows which one it was."""
+    try:
+        yield
+    except EnvironmentFailure:
+        raise
+    except Exception as error:
+        message = f"raised {type(error).__name__}: {error}"
+        raise EnvironmentFailure(message, index) from error
+
+
+def batch(observations: Sequence[PyTree]) -> PyTree:
+    """Observations of single environments side by side, [E, ...]."""
+    if isinstance(observations[0], np.ndarray):
+        return _stack(observations)
+    return jax.tree.map(lambda *parts: _stack(parts), *observations)
+
+
+def _stack(parts: Sequence[Any]) -> np.ndarray:
+    shapes = {np.shape(part) for part in parts}
+    if len(shapes) > 1:
+        found = " and ".join(map(str, sorted(shapes)))
+        raise EnvironmentFailure(f"returned observations of shapes {found}")
+    return np.stack(parts)
+
+
+def _note(
+    metrics: dict[str, np.ndarray], episode: Mapping[str, float], index: int, count: int
+) -> None:
+    for name, value in episode.items():
+        metrics.setdefault(name, np.full(count, np.nan))[index] = value

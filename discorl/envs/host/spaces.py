@@ -1,0 +1,117 @@
+"""Gymnasium's spaces as discorl's observations and actions."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from gymnasium import spaces
+
+from discorl.types import PyTree, UserError
+
+MOST_ACTIONS = 1000
+
+Reader = Callable[[Any], PyTree]
+
+
+def observation_of(space: spaces.Space, name: str) -> tuple[PyTree, Reader]:
+    """What a space's elements are to a network.
+
+    A `Box` stays as it is, but for float64 and int64, which become float32. `Discrete`,
+    `MultiDiscrete` and `MultiBinary` become zeros and ones, float32. `Dict` and `Tuple` become
+    dicts and tuples of their parts.
+
+    Args:
+        space: of one environment.
+        name: of the environment, for messages.
+
+    Returns:
+        shapes and dtypes; a function that reads elements, of one environment or of a batch.
+    """
+    if isinstance(space, spaces.Dict):
+        parts = {key: observation_of(part, name) for key, part in space.spaces.items()}
+        readers = {key: read for key, (_, read) in parts.items()}
+        return (
+            {key: like for key, (like, _) in parts.items()},
+            lambda x: {key: read(x[key]) for key, read in readers.items()},
+        )
+    if isinstance(space, spaces.Tuple):
+        several = [observation_of(part, name) for part in space.spaces]
+        return (
+            tuple(like for like, _ in several),
+            lambda x: tuple(read(part) for (_, read), part in zip(several, x, strict=True)),
+        )
+    return _leaf(space, name)
+
+
+def _leaf(space: spaces.Space, name: str) -> tuple[jax.ShapeDtypeStruct, Reader]:
+    if isinstance(space, spaces.Box):
+        dtype = np.dtype(space.dtype)
+        kept = np.dtype(np.float32) if dtype.itemsize == 8 else dtype
+        return jax.ShapeDtypeStruct(space.shape, kept), lambda x: np.asarray(x, kept)
+    if isinstance(space, spaces.Discrete):
+        one_hot, start = np.eye(int(space.n), dtype=np.float32), int(space.start)
+        like = jax.ShapeDtypeStruct((int(space.n),), np.float32)
+        return like, lambda x: one_hot[np.asarray(x) - start]
+    if isinstance(space, spaces.MultiBinary):
+        return jax.ShapeDtypeStruct(space.shape, np.float32), lambda x: np.asarray(x, np.float32)
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        tables = [np.eye(int(n), dtype=np.float32) for n in space.nvec]
+        like = jax.ShapeDtypeStruct((int(space.nvec.sum()),), np.float32)
+
+        def read(x: Any) -> np.ndarray:
+            digits = np.asarray(x) - space.start
+            parts = [table[digits[..., i]] for i, table in enumerate(tables)]
+            return np.concatenate(parts, axis=-1)
+
+        return like, read
+    raise UserError(
+        f"{name}: observations of {space} cannot be read; expected Box, Discrete, MultiDiscrete, "
+        "MultiBinary, or a Dict or Tuple of those"
+    )
+
+
+def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
+    """All actions, [A, ...]: the environment is handed the row of the action chosen.
+
+    Args:
+        space: of one environment.
+        bins: values to which each dimension of a continuous action is reduced; None refuses it.
+        name: of the environment, for messages.
+    """
+    if isinstance(space, spaces.Discrete):
+        return np.arange(space.start, space.start + space.n)
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        choices = [range(s, s + n) for s, n in zip(space.start, space.nvec, strict=True)]
+        return _product(choices, space.shape, space.dtype, name)
+    if not isinstance(space, spaces.Box):
+        raise UserError(f"{name}: actions of {space} are not supported; expected Discrete")
+    if bins is None:
+        raise UserError(
+            f"{name}: actions of {space} are continuous; give bins, as in `bins=5`, to choose "
+            "among so many values for each of them"
+        )
+    if bins < 2 or not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise UserError(
+            f"{name}: bins is {bins} for actions of {space}; expected at least 2, and bounds"
+        )
+    ends = zip(space.low.ravel(), space.high.ravel(), strict=True)
+    values = [np.linspace(low, high, bins) for low, high in ends]
+    return _product(values, space.shape, space.dtype, name)
+
+
+def _product(choices: Any, shape: tuple[int, ...], dtype: Any, name: str) -> np.ndarray:
+    count = math.prod(len(values) for values in choices)
+    if count > MOST_ACTIONS:
+        raise UserError(
+            f"{name}: {count} combinations of actions; expected at most {MOST_ACTIONS}: give "
+            "fewer bins, or choose among fewer actions in a wrapper of your own"
+        )
+    return np.array(list(itertools.product(*choices)), dtype).reshape(count, *shape)
+
+
+def numbers_of(info: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:
+    """Metrics of an episode, from what an environment says beside its observations."""
+    return {name: float(info[name]) for name in names if name in info}

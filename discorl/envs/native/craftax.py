@@ -1,0 +1,98 @@
+"""The suite `craftax`: survival in generated worlds, written in JAX."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from craftax.craftax_env import make_craftax_env_from_name
+
+from discorl.envs import references
+from discorl.envs.base import Environment, Reference, Step
+from discorl.envs.native.arrays import fix_types, same_types
+from discorl.types import Array, Key, PyTree, UserError
+
+_ITEMS = (
+    "Craftax-Classic-Symbolic-v1",
+    "Craftax-Classic-Pixels-v1",
+    "Craftax-Symbolic-v1",
+    "Craftax-Pixels-v1",
+)
+_NEVER = np.iinfo(np.int32).max
+
+
+def names() -> Sequence[str]:
+    """The two games, each by symbols and from pixels."""
+    return _ITEMS
+
+
+def make(item: str = _ITEMS[0], *, max_timesteps: int | None = None) -> Environment:
+    """Builds one of the games.
+
+    Args:
+        item: its name in Craftax.
+        max_timesteps: steps after which an episode is truncated; by default Craftax's own number.
+    """
+    environment = make_craftax_env_from_name(item, auto_reset=False)
+    settings = environment.default_params
+    if max_timesteps is not None:
+        if max_timesteps < 1:
+            raise UserError(f"craftax: max_timesteps is {max_timesteps}; expected at least 1")
+        settings = settings.replace(max_timesteps=max_timesteps)
+    return Craftax(item, environment, settings)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Craftax(Environment[PyTree]):
+    """A game of Craftax. Pictures are uint8; Craftax itself divides them by 255."""
+
+    item: str
+    environment: Any  # Craftax's, the kind that does not reset itself
+    settings: Any  # Craftax's parameters
+
+    resets_at_once = 1  # a world takes about as long to generate as dozens of steps
+
+    @property
+    def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
+        """Number of actions."""
+        return int(self.environment.action_space(self.settings).n)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """Symbols, [n] float32, or a picture, [height, width, 3] uint8."""
+        return same_types(jax.eval_shape(self.reset, jax.random.key(0))[1])
+
+    def reset(self, key: Key) -> tuple[PyTree, Array]:
+        """Generates a world; returns its state and first observation."""
+        observation, state = self.environment.reset_env(key, self.settings)
+        return fix_types((state, self._encode(observation)))
+
+    def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
+        """Takes one action. Craftax tells death and the time limit as one thing: not so here."""
+        observation, state, reward, _, _ = self.environment.step_env(
+            key, state, action, self.settings
+        )
+        unlimited = self.settings.replace(max_timesteps=_NEVER)
+        return fix_types(state), Step(
+            observation=fix_types(self._encode(observation)),
+            reward=jnp.asarray(reward, jnp.float32),
+            terminated=jnp.asarray(self.environment.is_terminal(state, unlimited), bool),
+            truncated=jnp.asarray(state.timestep >= self.settings.max_timesteps, bool),
+        )
+
+    def _encode(self, observation: Array) -> Array:
+        if observation.ndim == 3:
+            return jnp.round(observation * 255).astype(jnp.uint8)
+        return observation
+
+    def reference(self) -> Reference | None:
+        """From nothing to all achievements, the scale that Craftax's results are reported on."""
+        return references.lookup("craftax", self.item)
+
+    def render(self, state: PyTree) -> np.ndarray:
+        """The game's own picture."""
+        pixels = make_craftax_env_from_name(self.item.replace("Symbolic", "Pixels"), False)
+        picture = np.asarray(pixels.get_obs(state) * 255).round().astype(np.uint8)
+        return picture.repeat(3, axis=0).repeat(3, axis=1)

@@ -1,0 +1,124 @@
+"""The suite `gymnax`: MinAtar, classic control, bsuite and small worlds, written in JAX.
+
+gymnax's own `step` resets an episode that ends. Here its parts are called, `step_env`,
+`is_truncated` and `reset_env`, so that whoever acts sees the last observation and decides when to
+reset.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl import specs
+from discorl.envs.base import Environment, Step
+from discorl.envs.native.arrays import fix_types, same_types
+from discorl.envs.native.pictures import draw_planes
+from discorl.types import Array, Key, PyTree, UserError
+
+_NEEDS_DOWNLOAD = ("MNISTBandit-bsuite",)
+
+
+def names() -> Sequence[str]:
+    """Every environment that is registered with gymnax, those with continuous actions included."""
+    return [name for name in gymnax.registered_envs if name not in _NEEDS_DOWNLOAD]
+
+
+def make(item: str, *, bins: int | None = None, **parameters: specs.Value) -> Environment:
+    """Builds one environment.
+
+    Args:
+        item: its name in gymnax, such as `Breakout-MinAtar`.
+        bins: for continuous actions: how many values each dimension is cut into.
+        **parameters: of gymnax's own for this environment, such as `max_steps_in_episode`.
+
+    Raises:
+        UserError: a parameter is not known, or actions are continuous and `bins` is not given.
+    """
+    environment, settings = gymnax.make(item)
+    known = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    for name, value in parameters.items():
+        if name not in known:
+            raise UserError(
+                f"gymnax:{item} has no parameter {name!r}; {specs.nearest(name, known)}"
+            )
+        if not isinstance(value, int | float):
+            raise UserError(f"gymnax:{item}: {name} is {value!r}; expected a number")
+    settings = settings.replace(**parameters)
+    actions = _actions(item, environment.action_space(settings), bins)
+    return Gymnax(item, environment, settings, actions)
+
+
+def _actions(item: str, space: Any, bins: int | None) -> np.ndarray:
+    """The action that each number means: [A], or [A, dimensions] for continuous ones cut up."""
+    if isinstance(space, gymnax.environments.spaces.Discrete):
+        if bins is not None:
+            raise UserError(f"gymnax:{item} has {space.n} discrete actions: it takes no bins")
+        return np.arange(space.n, dtype=np.int32)
+    if bins is None:
+        raise UserError(
+            f"gymnax:{item} has continuous actions, and rules choose among finitely many: cut each "
+            f"dimension into values with gymnax:{item},bins=5"
+        )
+    if bins < 2:
+        raise UserError(f"gymnax:{item}: bins is {bins}; expected at least 2")
+    low, high = (np.broadcast_to(end, space.shape).ravel() for end in (space.low, space.high))
+    axes = [np.linspace(*ends, bins) for ends in zip(low, high, strict=True)]
+    grid = np.array(list(itertools.product(*axes)), np.float32)
+    return grid.reshape(-1, *space.shape)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gymnax(Environment[PyTree]):
+    """An environment of gymnax. What it observes as one of n numbers comes as one-hot, [n] bool."""
+
+    item: str
+    environment: Any  # gymnax's
+    settings: Any  # gymnax's parameters
+    actions: np.ndarray  # [A, ...], what each action is to gymnax
+
+    @property
+    def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
+        """Number of actions, after cutting up continuous ones."""
+        return len(self.actions)
+
+    @property
+    def observation(self) -> PyTree:
+        """Shape and dtype of an observation, as gymnax returns it."""
+        return same_types(jax.eval_shape(self.reset, jax.random.key(0))[1])
+
+    def reset(self, key: Key) -> tuple[PyTree, PyTree]:
+        """Begins an episode; returns its state and first observation."""
+        observation, state = self.environment.reset_env(key, self.settings)
+        return fix_types((state, self._encode(observation)))
+
+    def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
+        """Takes one action."""
+        observation, state, reward, terminated, _ = self.environment.step_env(
+            key, state, jnp.asarray(self.actions)[action], self.settings
+        )
+        truncated = self.environment.is_truncated(state, self.settings)
+        return fix_types(state), Step(
+            observation=fix_types(self._encode(observation)),
+            reward=jnp.asarray(reward, jnp.float32),
+            terminated=jnp.asarray(terminated, bool),
+            truncated=jnp.asarray(truncated, bool),
+        )
+
+    def _encode(self, observation: PyTree) -> PyTree:
+        space = self.environment.observation_space(self.settings)
+        if isinstance(space, gymnax.environments.spaces.Discrete):
+            return jax.nn.one_hot(observation, space.n, dtype=bool)
+        return observation
+
+    def render(self, state: PyTree) -> np.ndarray | None:
+        """A picture of MinAtar's planes, one colour each; None for other environments."""
+        if not self.item.endswith("-MinAtar"):
+            return None
+        key = jax.random.key(0)  # MinAtar's observations are functions of the state
+        return draw_planes(np.asarray(self.environment.observe(key, state, None, self.settings)))

@@ -1,0 +1,97 @@
+"""The suite `minigrid`: MiniGrid's rooms, doors and keys, by XLand-MiniGrid, written in JAX."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xminigrid
+from xminigrid.core.constants import NUM_COLORS, NUM_TILES
+
+from discorl.envs.base import Environment, Step
+from discorl.envs.native.arrays import fix_types
+from discorl.types import Array, Key, PyTree, UserError
+
+_PREFIX = "MiniGrid-"
+
+
+def names() -> Sequence[str]:
+    """MiniGrid's tasks; those of XLand need sets of rules that must be downloaded."""
+    registered = xminigrid.registered_environments()
+    return [name.removeprefix(_PREFIX) for name in registered if name.startswith(_PREFIX)]
+
+
+def make(item: str, *, max_steps: int | None = None, view: int = 7) -> Environment:
+    """Builds one task.
+
+    Args:
+        item: its name without the prefix, such as `DoorKey-8x8`.
+        max_steps: steps after which an episode is truncated; by default the task's own number.
+        view: how many cells the agent sees ahead, and across; odd.
+    """
+    if view < 3 or view % 2 == 0:
+        raise UserError(f"minigrid: view is {view}; expected an odd number, at least 3")
+    if max_steps is not None and max_steps < 1:
+        raise UserError(f"minigrid: max_steps is {max_steps}; expected at least 1")
+    environment, settings = xminigrid.make(_PREFIX + item)
+    settings = settings.replace(view_size=view)
+    if max_steps is not None:
+        settings = settings.replace(max_steps=max_steps)
+    return MiniGrid(item, environment, settings)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MiniGrid(Environment[PyTree]):
+    """A task of MiniGrid. The agent sees the cells ahead of it; nothing blocks its view.
+
+    Reaching the goal gives 1 - 0.9 * steps / max_steps and terminates; running out of steps
+    truncates. The actions are forward, right, left, pick up, put down and toggle.
+    """
+
+    item: str
+    environment: Any  # XLand-MiniGrid's
+    settings: Any  # XLand-MiniGrid's parameters
+
+    @property
+    def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
+        """Number of actions."""
+        return self.environment.num_actions(self.settings)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """Cells, [view, view, kinds + colours] bool: what stands there and its colour, one-hot.
+
+        The suite has them as two numbers, which a network would have to tell apart by size.
+        """
+        view = self.settings.view_size
+        return jax.ShapeDtypeStruct((view, view, NUM_TILES + NUM_COLORS), jnp.bool_)
+
+    def reset(self, key: Key) -> tuple[PyTree, Array]:
+        """Builds a room; returns its state and first observation."""
+        moment = fix_types(self.environment.reset(self.settings, key))
+        return moment, _encode(moment.observation)
+
+    def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
+        """Takes one action."""
+        del key
+        moment = fix_types(self.environment.step(self.settings, state, action))
+        terminated = moment.discount == 0
+        return moment, Step(
+            observation=_encode(moment.observation),
+            reward=moment.reward,
+            terminated=terminated,
+            truncated=moment.last() & ~terminated,
+        )
+
+    def render(self, state: PyTree) -> np.ndarray:
+        """The room from above, with what the agent sees lit up."""
+        return np.asarray(self.environment.render(self.settings, jax.device_get(state)))
+
+
+def _encode(cells: Array) -> Array:
+    """Kind and colour of cells, [view, view, 2] uint8, as one-hot."""
+    sizes = (NUM_TILES, NUM_COLORS)
+    codes = [jax.nn.one_hot(cells[..., i], size, dtype=bool) for i, size in enumerate(sizes)]
+    return jnp.concatenate(codes, axis=-1)

@@ -1,0 +1,117 @@
+"""The suite `sokoban`: push boxes onto targets, by Jumanji, written in JAX.
+
+Jumanji's Sokoban has no action masks: a move that is not possible leaves the board as it is.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jumanji.environments.routing.sokoban import constants, generator
+from jumanji.environments.routing.sokoban.env import Sokoban as JumanjiSokoban
+
+from discorl.envs.base import Environment, Step
+from discorl.envs.families import board
+from discorl.envs.native.arrays import fix_types
+from discorl.types import Array, Key, PyTree, UserError
+
+_OFFLINE = {"simple": generator.SimpleSolveGenerator, "toy": generator.ToyGenerator}
+# Boxoban's levels (Guez et al. 2018), as Jumanji's authors publish them.
+_DOWNLOADED = (
+    "unfiltered-train",
+    "unfiltered-valid",
+    "unfiltered-test",
+    "medium-train",
+    "medium-valid",
+    "hard",
+)
+
+
+def names() -> Sequence[str]:
+    """`simple` has one level and `toy` two; the others are sets of Boxoban's, downloaded once."""
+    return [*_OFFLINE, *_DOWNLOADED]
+
+
+def make(item: str = "toy", *, time_limit: int = 120) -> Environment:
+    """Builds the game over a set of levels.
+
+    Args:
+        item: the set of levels.
+        time_limit: steps after which an episode is truncated.
+    """
+    if time_limit < 1:
+        raise UserError(f"sokoban: time_limit is {time_limit}; expected at least 1")
+    return Sokoban(item, JumanjiSokoban(generator=_levels(item), time_limit=time_limit))
+
+
+def _levels(item: str) -> generator.Generator:
+    if item in _OFFLINE:
+        return _OFFLINE[item]()
+    try:
+        return generator.HuggingFaceDeepMindGenerator(item)
+    except Exception as error:  # whatever the network or its library has to say
+        raise UserError(
+            f"sokoban:{item} needs a set of levels that could not be downloaded ({error}); "
+            "sokoban:toy and sokoban:simple need none"
+        ) from None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sokoban(Environment[PyTree]):
+    """Sokoban on a board of 10x10 with four boxes.
+
+    A box pushed onto a target gives 1, one pushed off it -1, the last one 10 more, and every step
+    -0.1. Solving the level terminates; running out of steps truncates. The actions are up, right,
+    down and left.
+    """
+
+    item: str
+    environment: Any  # Jumanji's
+
+    num_actions = 4
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """For each square whether it is a wall, target, agent, box: [10, 10, 4] bool."""
+        return jax.ShapeDtypeStruct((constants.GRID_SIZE, constants.GRID_SIZE, 4), jnp.bool_)
+
+    def reset(self, key: Key) -> tuple[PyTree, Array]:
+        """Sets a level up; returns its state and first observation."""
+        state = fix_types(self.environment.reset(key)[0])
+        return state, self._observe(state)
+
+    def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
+        """Takes one action. Jumanji tells solving and the time limit as one thing: not so here."""
+        del key
+        state, moment = fix_types(self.environment.step(state, action))
+        return state, Step(
+            observation=self._observe(state),
+            reward=moment.reward.astype(jnp.float32),
+            terminated=self.environment.level_complete(state),
+            truncated=state.step_count >= self.environment.time_limit,
+        )
+
+    def _observe(self, state: PyTree) -> Array:
+        return jnp.stack(
+            [
+                state.fixed_grid == constants.WALL,
+                state.fixed_grid == constants.TARGET,
+                state.variable_grid == constants.AGENT,
+                state.variable_grid == constants.BOX,
+            ],
+            axis=-1,
+        )
+
+    def render(self, state: PyTree) -> np.ndarray:
+        """The board: walls grey, targets green, boxes orange, the agent blue."""
+        squares = np.asarray(self._observe(state)).reshape(-1, 4)
+        colours = (board.WALL, board.GOOD, board.AGENT, board.BALL)
+        pieces = [
+            [(int(square), colours[kind]) for square in np.flatnonzero(squares[:, kind])]
+            for kind in range(4)
+        ]
+        size = constants.GRID_SIZE
+        return board.draw(size, size, pieces[0] + pieces[1], pieces[2] + pieces[3])

@@ -1,0 +1,35 @@
+"""Published scores that returns are compared with, from `references.json`."""
+
+import functools
+import json
+from importlib import resources
+from typing import Any
+
+from discorl.envs.base import Reference
+
+
+@functools.cache
+def _tables() -> dict[str, Any]:
+    return json.loads(resources.files("discorl.envs").joinpath("references.json").read_text())
+
+
+def lookup(table: str, item: str) -> Reference | None:
+    """The two ends of an item's scale, if literature has settled on them.
+
+    Args:
+        table: `atari`, `procgen-easy`, `procgen-hard`, `crafter` or `craftax`.
+        item: name in that table, as in `atari`, `Pong`.
+    """
+    scores = _tables()[table]["scores"].get(item)
+    return None if scores is None else Reference(*scores)
+
+
+def describe(table: str) -> tuple[str, str, str]:
+    """What the lower and the upper end of a table are, and where it is from."""
+    entry = _tables()[table]
+    return (*entry["ends"], entry["source"])
+
+
+def table_of(suite: str) -> str | None:
+    """A table of the suite's, if it has any; all of a suite's have the same ends and source."""
+    return next((name for name in _tables() if name.partition("-")[0] == suite), None)

@@ -1,0 +1,182 @@
+"""Suites of environments from other packages: which there are, and how one is made by name.
+
+A suite is an adapter module, imported only when the suite is used, so that nobody waits for, or
+needs, a package that is not used. An adapter has two functions:
+
+    def names() -> Sequence[str]: ...  # its items, in the order to show them
+    def make(item: str, *, frames: int = 1) -> Environment: ...
+
+`make` may have a default for `item`, and as many annotated keyword parameters as it has settings:
+`suite:ITEM,frames=4` gives them, with types checked by `discorl.specs`. It is called only with an
+item that `names` holds, and raises `UserError` for a value that it does not accept.
+"""
+
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Literal
+
+from discorl import specs
+from discorl.types import UserError
+
+Kind = Literal["native", "host"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """Environments of one package, behind one adapter."""
+
+    name: str
+    kind: Kind  # native: written in JAX, compiled with training; host: stepped on the CPU
+    packages: tuple[str, ...]  # distributions to import; the import name has _ where these have -
+    extra: str  # brings the packages: `pip install "discorl[EXTRA]"`
+    licence: str  # of the packages
+    summary: str  # one line
+    requirement: str = ""  # what the system must have besides Python packages
+
+    def missing(self) -> tuple[str, ...]:
+        """The distributions that are not installed."""
+        return tuple(
+            package
+            for package in self.packages
+            if importlib.util.find_spec(package.replace("-", "_")) is None
+        )
+
+    @property
+    def install(self) -> str:
+        """The command that brings the suite."""
+        return f'pip install "discorl[{self.extra}]"'
+
+    def adapter(self) -> ModuleType:
+        """The adapter's module.
+
+        Raises:
+            UserError: the suite is not installed.
+        """
+        missing = self.missing()
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
+            raise UserError(
+                f"{self.name} needs {' and '.join(missing)}, which {verb} not installed: "
+                f"{self.install}"
+            )
+        return importlib.import_module(f"discorl.envs.{self.kind}.{self.name}")
+
+    def names(self) -> list[str]:
+        """The items that the suite has."""
+        return list(self.adapter().names())
+
+    def make(self, item: str | None = None, **parameters: specs.Value) -> Any:
+        """Builds the environment that an item names, with settings.
+
+        Raises:
+            UserError: the suite is not installed, or the item or a parameter is not accepted.
+        """
+        adapter = self.adapter()
+        if item is not None:
+            check_item(self.name, item, adapter.names())
+        elif inspect.signature(adapter.make).parameters["item"].default is inspect.Parameter.empty:
+            raise UserError(f"{self.name} needs an item; {_show(self.name, adapter.names())}")
+        return specs.build(adapter.make, specs.Spec(self.name, item, parameters))
+
+
+def check_item(suite: str, item: str, names: Sequence[str]) -> None:
+    """Raises a `UserError` that suggests the nearest items, unless the item is one of them."""
+    if item not in names:
+        raise UserError(f"{suite} has no item {item!r}; {_show(suite, _nearest(item, names))}")
+
+
+def _nearest(item: str, names: Sequence[str]) -> Sequence[str]:
+    """The items that look or read most like what was asked for, all if none does."""
+    by_lower = {name.lower(): name for name in names}
+    wanted = item.lower()
+    holding = [name for lower, name in by_lower.items() if wanted in lower]
+    close = difflib.get_close_matches(wanted, by_lower, n=3, cutoff=0.5)
+    return list(dict.fromkeys([*(by_lower[lower] for lower in close), *holding])) or names
+
+
+def _show(suite: str, names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(f"{suite}:{name}" for name in names[:most])
+    return f"for example {shown} (all: discorl envs {suite})"
+
+
+_SUITES = (
+    Suite(
+        name="gymnax",
+        kind="native",
+        packages=("gymnax",),
+        extra="gymnax",
+        licence="Apache-2.0",
+        summary="MinAtar, classic control, bsuite and small worlds",
+    ),
+    Suite(
+        name="craftax",
+        kind="native",
+        packages=("craftax",),
+        extra="craftax",
+        licence="MIT",
+        summary="Craftax and Craftax-Classic: survival in procedurally generated worlds",
+    ),
+    Suite(
+        name="minigrid",
+        kind="native",
+        packages=("xminigrid",),
+        extra="minigrid",
+        licence="Apache-2.0",
+        summary="MiniGrid's rooms, doors and keys, seen from within (XLand-MiniGrid)",
+    ),
+    Suite(
+        name="sokoban",
+        kind="native",
+        packages=("jumanji",),
+        extra="sokoban",
+        licence="Apache-2.0",
+        summary="Push boxes onto targets (Jumanji)",
+    ),
+    Suite(
+        name="gymnasium",
+        kind="host",
+        packages=("gymnasium",),
+        extra="gymnasium",
+        licence="MIT",
+        summary="Whatever is registered with Gymnasium and has discrete actions",
+    ),
+    Suite(
+        name="atari",
+        kind="host",
+        packages=("ale-py", "gymnasium"),
+        extra="atari",
+        licence="GPL-2.0",
+        summary="Atari 2600 games from pixels (Arcade Learning Environment)",
+    ),
+    Suite(
+        name="procgen",
+        kind="host",
+        packages=("envpool",),
+        extra="procgen",
+        licence="Apache-2.0",
+        summary="The 16 procedurally generated ProcGen games from pixels (EnvPool)",
+        requirement="the Qt 5 libraries: the wheel PyQt5-Qt5, or a system package (qtbase5-dev)",
+    ),
+    Suite(
+        name="crafter",
+        kind="host",
+        packages=("crafter",),
+        extra="crafter",
+        licence="MIT",
+        summary="Crafter: survival in an open world, from pixels",
+    ),
+    Suite(
+        name="nethack",
+        kind="host",
+        packages=("nle",),
+        extra="nethack",
+        licence="NetHack General Public License",
+        summary="NetHack, by the NetHack Learning Environment",
+    ),
+)
+SUITES = {suite.name: suite for suite in _SUITES}

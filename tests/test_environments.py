@@ -1,0 +1,242 @@
+"""Environments by name, the table of suites, reference scores, and the checker of the contract."""
+
+import dataclasses
+import importlib.util
+import json
+import re
+import textwrap
+import tomllib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from probes import Mortal, Obedient, Truncated
+
+from discorl import cli, envs
+from discorl.envs import Environment, Step, conformance, references
+from discorl.envs.conformance import native
+from discorl.envs.families import REGISTRY as FAMILIES
+from discorl.envs.suites import SUITES, Suite, check_item
+from discorl.types import UserError
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gymnaxx:Breakout-MinAtar", "did you mean 'gymnax'?"),
+        ("cach", "did you mean 'catch'?"),
+        ("nowhere.module:factory", "or package.module:factory for one of your own"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest(text, message):
+    with pytest.raises(UserError) as error:
+        envs.make(text)
+    assert message in str(error.value)
+
+
+def test_an_unknown_item_names_the_nearest_ones():
+    names = ["Breakout-MinAtar", "SpaceInvaders-MinAtar", "CartPole-v1"]
+    check_item("gymnax", "CartPole-v1", names)
+    with pytest.raises(UserError) as error:
+        check_item("gymnax", "breakout", names)
+    assert str(error.value) == (
+        "gymnax has no item 'breakout'; for example gymnax:Breakout-MinAtar "
+        "(all: discorl envs gymnax)"
+    )
+    with pytest.raises(UserError, match="for example gymnax:SpaceInvaders-MinAtar"):
+        check_item("gymnax", "space-invaders", names)
+
+
+def test_a_missing_package_says_how_to_get_it():
+    suite = Suite("atari", "host", ("json", "ale-py-that-is-not"), "atari", "GPL", "games")
+    with pytest.raises(UserError) as error:
+        suite.make("Pong")
+    assert str(error.value) == (
+        'atari needs ale-py-that-is-not, which is not installed: pip install "discorl[atari]"'
+    )
+
+
+def test_every_suite_has_its_adapter_and_its_extra():
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    for name, suite in SUITES.items():
+        assert importlib.util.find_spec(f"discorl.envs.{suite.kind}.{name}"), name
+        brought = " ".join(extras[suite.extra])
+        assert all(package in brought for package in suite.packages), name
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "my_tasks_for_a_test.py").write_text(
+        textwrap.dedent(
+            """
+            from discorl.envs import Catch
+
+            def small(rows: int = 3):
+                return Catch(rows=rows, columns=2)
+
+            def wrong():
+                return {"rows": 3}
+            """
+        )
+    )
+    monkeypatch.chdir(tmp_path)
+    return "my_tasks_for_a_test"
+
+
+def test_an_environment_of_ones_own_by_name(own_module):
+    assert envs.make(f"{own_module}:small,rows=5") == envs.Catch(rows=5, columns=2)
+    assert envs.make(f"{own_module}:small") == envs.Catch(rows=3, columns=2)
+    for text, message in (
+        (f"{own_module}:smal", "has no function or class 'smal'; did you mean 'small'?"),
+        (f"{own_module}:wrong", f"{own_module}:wrong returned a builtins.dict; expected a discorl"),
+        (f"{own_module}:small,columns=3", "has no parameter 'columns'; "),
+    ):
+        with pytest.raises(UserError) as error:
+            envs.make(text)
+        assert message in str(error.value)
+
+
+# --- reference scores -----------------------------------------------------------------------------
+
+
+def test_reference_scores_are_the_published_ones():
+    pong = references.lookup("atari", "Pong")
+    assert pong == (-20.7, 14.6)
+    assert pong.normalise(14.6) == 1
+    assert references.lookup("procgen-hard", "starpilot") == (1.5, 35)
+    assert references.lookup("procgen-easy", "starpilot") == (2.5, 64)
+    assert references.lookup("atari", "Adventure") is None
+    tables = references._tables()
+    assert {name: len(table["scores"]) for name, table in tables.items()} == {
+        "atari": 57,
+        "procgen-easy": 16,
+        "procgen-hard": 16,
+        "crafter": 0,
+        "craftax": 4,
+    }
+    for table in tables.values():
+        assert all(low < high for low, high in table["scores"].values())
+
+
+# --- the checker ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [Truncated(limit=3), Mortal(), Obedient(), envs.Catch(rows=4, columns=3), *FAMILIES],
+    ids=lambda x: x if isinstance(x, str) else type(x).__name__,
+)
+def test_sound_environments_keep_the_contract(environment):
+    findings = conformance.check(envs.make(environment), steps=12, count=3)
+    assert [finding.check for finding in findings] == [
+        "declaration",
+        "types",
+        "determinism",
+        "values",
+        "by hand",
+        "ends",
+        "last observations",
+    ]
+    assert [finding for finding in findings if not finding.ok] == []
+
+
+@dataclasses.dataclass(frozen=True)
+class Flawed(Environment):
+    """Counts to three; with one flaw at a time."""
+
+    flaw: str
+
+    num_actions = 2
+    observation = jax.ShapeDtypeStruct((), jnp.float32)
+
+    def reset(self, key):
+        dtype = jnp.int32 if self.flaw == "dtype" else jnp.float32
+        return jnp.int32(0), jnp.zeros((), dtype)
+
+    def step(self, state, action, key):
+        state = state + 1
+        done = state == 3
+        if self.flaw == "resets itself":
+            state = jnp.where(done, 0, state)
+        if self.flaw == "state":
+            state = state.astype(jnp.float32)
+        observation = state.astype(jnp.float32)
+        if self.flaw == "nan":
+            observation = observation / (3.0 - state)
+        reward = jnp.float32(1) if self.flaw != "reward" else jnp.int32(1)
+        return state, Step(observation, reward, done, jnp.zeros((), bool))
+
+
+@pytest.mark.parametrize(
+    ("flaw", "check", "detail"),
+    [
+        ("dtype", "types", "reset's observation is [] int32; expected [] float32"),
+        ("state", "types", "step's state is [] float32; expected [] int32"),
+        ("reward", "types", "step's reward is [] int32; expected [] float32"),
+        ("nan", "values", "observation holds NaN or infinity"),
+        ("resets itself", "last observations", "must not reset itself"),
+    ],
+)
+def test_flaws_are_found(flaw, check, detail):
+    failed = [each for each in conformance.check(Flawed(flaw), steps=5, count=2) if not each.ok]
+    assert [each.check for each in failed] == [check]
+    assert detail in failed[0].detail
+
+
+def test_a_batch_that_differs_from_one_environment_is_found():
+    environment, key = Mortal(), jax.random.key(0)
+    first, step = jax.device_get(native._play_many(environment, key, 6, 2))
+    assert native._by_hand(environment, first, step, key, 2).ok
+    changed = dataclasses.replace(step, reward=step.reward + np.float32(1e-3))
+    assert native._by_hand(environment, first, changed, key, 2).detail == "step 0 differs"
+    assert not native._by_hand(environment, first + 1, step, key, 2).ok
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["envs", *arguments])
+    out = capsys.readouterr()
+    return exit_.value.code, out.out, out.err
+
+
+def test_the_command_lists_and_shows(capsys):
+    status, out, _ = run(capsys)
+    assert status == 0
+    assert "catch" in out
+    for suite in SUITES.values():
+        state = "missing" if suite.missing() else "installed"
+        (line,) = [line for line in out.splitlines() if line.startswith(f"{suite.name}:ITEM")]
+        assert state in line
+        assert (suite.install in line) == (state == "missing")
+    status, out, _ = run(capsys, "catch:rows=5", "--json")
+    shown = json.loads(out)
+    assert shown["observation"] == "[5, 8] float32"
+    assert shown["actions"] == 3
+    np.testing.assert_allclose(shown["reference"], [-0.75, 1])
+    status, _, err = run(capsys, "cach")
+    assert (status, "did you mean 'catch'?" in err) == (2, True)
+
+
+def test_the_command_checks(capsys, monkeypatch):
+    status, out, _ = run(capsys, "check", "catch:rows=4", "--steps", "5")
+    assert (status, out.splitlines()[-1]) == (0, "catch:rows=4 keeps the contract")
+    monkeypatch.setitem(envs.REGISTRY, "flawed", Flawed)
+    status, out, _ = run(capsys, "check", "flawed:flaw=reward", "--steps", "5")
+    assert status == 1
+    assert "FAILED" in out
+
+
+def test_the_documentation_says_how_to_check_and_to_install():
+    text = (Path(__file__).parent.parent / "docs" / "environments.md").read_text()
+    (example,) = re.findall(r"```python\n((?:(?!```).)*conformance\.check.*?)```", text, re.DOTALL)
+    exec(example, {})
+    for suite in SUITES.values():
+        assert f"discorl[{suite.extra}]" in text, suite.name
