@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl import compilation
+from discorl import compilation, host_evaluation
 from discorl.envs import Environment
+from discorl.envs.host import HostEnvironment
 from discorl.files import write_atomically, write_errors_reported
-from discorl.learning import Learner
 from discorl.runs import Run
-from discorl.training import NetworkFactory, Trainer, initial_state, reopen
+from discorl.trainers import Trainer
+from discorl.training import NetworkFactory, initial_state, reopen
 from discorl.types import Array, Key, Params, PyTree, UserError
 
 MAX_STEPS = 10_000  # after which an episode without an end is counted as it stands
@@ -67,7 +68,7 @@ def evaluate(
     seed: int = 0,
     greedy: bool = False,
     film: str | os.PathLike[str] | None = None,
-    environment: Environment | None = None,
+    environment: Environment | HostEnvironment | None = None,
     network: NetworkFactory | None = None,
 ) -> Evaluation:
     """Plays the newest agent of a training run.
@@ -97,22 +98,28 @@ def evaluate(
     # Far from the keys of training, which come from small integers.
     key = jax.random.fold_in(jax.random.key(seed), 0xE7A1)
     play_key, film_key = jax.random.split(key)
-    play = jax.jit(lambda agent, key: _play(trainer, agent, key, episodes, greedy))
     agents = [jax.tree.map(lambda x, i=i: x[i], params) for i in range(config.seeds)]
-    keys = jax.random.split(play_key, config.seeds)
-    played = [play(agent, key) for agent, key in zip(agents, keys, strict=True)]
+    if isinstance(trainer, Trainer):
+        play = jax.jit(lambda agent, key: _play(trainer, agent, key, episodes, greedy))
+        keys = jax.random.split(play_key, config.seeds)
+        played = [play(agent, key) for agent, key in zip(agents, keys, strict=True)]
+    else:
+        played = [host_evaluation.play(trainer, agents[0], play_key, episodes, greedy, MAX_STEPS)]
     returns, lengths, ended = (np.stack([np.asarray(p[i]) for p in played]) for i in range(3))
     filmed = None
     if film is not None:
-        frames = _film(trainer, agents[0], film_key, greedy)
+        if isinstance(trainer, Trainer):
+            frames = _film(trainer, agents[0], film_key, greedy)
+        else:
+            frames = host_evaluation.film(trainer, agents[0], film_key, greedy, MAX_FRAMES)
         filmed = _write_film(Path(film), frames) if frames else None
     seeds = list(range(config.seed, config.seed + config.seeds))
     return Evaluation(update, seeds, returns, lengths, int((~ended).sum()), filmed)
 
 
-def _choose(learner: Learner, params: Params, observation: PyTree, key: Key, greedy: bool) -> Array:
+def _choose(trainer: Trainer, params: Params, observation: PyTree, key: Key, greedy: bool) -> Array:
     """Actions for a batch of observations."""
-    logits = learner.policy(params, observation)
+    logits = trainer.policy(params, observation)
     return jnp.argmax(logits, axis=-1) if greedy else jax.random.categorical(key, logits)
 
 
@@ -124,7 +131,7 @@ def _play(
     Returns:
         returns, lengths, and whether the episode ended by itself, each [episodes].
     """
-    environment = trainer.environment
+    environment = trainer.acted
     reset_key, key = jax.random.split(key)
     state, observation = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
 
@@ -135,7 +142,7 @@ def _play(
     def advance(carry: tuple) -> tuple:
         state, observation, total, length, ended, step = carry
         act_key, step_key = jax.random.split(jax.random.fold_in(key, step))
-        action = _choose(trainer.learner, params, observation, act_key, greedy)
+        action = _choose(trainer, params, observation, act_key, greedy)
         keys = jax.random.split(step_key, episodes)
         state, result = jax.vmap(environment.step)(state, action, keys)
         # An ended episode is stepped on, to no effect on what is counted.
@@ -152,11 +159,11 @@ def _play(
 
 def _film(trainer: Trainer, params: Params, key: Key, greedy: bool) -> list[np.ndarray]:
     """Pictures of one episode; none if the environment cannot be drawn."""
-    environment = trainer.environment
+    environment = trainer.acted
     reset_key, key = jax.random.split(key)
     state, observation = environment.reset(reset_key)
     step = jax.jit(environment.step)
-    choose = jax.jit(lambda p, x, k: _choose(trainer.learner, p, x, k, greedy))
+    choose = jax.jit(lambda p, x, k: _choose(trainer, p, x, k, greedy))
     frames = []
     for i in range(MAX_FRAMES):
         picture = environment.render(state)

@@ -1,9 +1,10 @@
-"""Training: acting, replay, targets and updates as one compiled program, and the loop around it."""
+"""Training: a run from its settings to its results, and the loop on the host around updates."""
 
 import contextlib
 import dataclasses
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,19 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl import acting, compilation, envs, plots, replay, rules
-from discorl.acting import ActorState, EpisodeStatistics
+from discorl import compilation, envs, frames, plots, rules
 from discorl.config import LONGEST_CALL, Config, configure
 from discorl.envs import Environment
+from discorl.envs.host import EnvironmentFailure, HostEnvironment
 from discorl.files import write_errors_reported
+from discorl.host_training import EPISODE, HostProgram, HostTrainer
 from discorl.interrupts import interrupts
-from discorl.learning import Learner, LearnerState
+from discorl.learning import Learner
 from discorl.networks import Network, standard
+from discorl.networks.prepared import prepared
 from discorl.optimisation import Optimisation
 from discorl.progress import Progress
-from discorl.replay import ReplayState
 from discorl.runs import Run
-from discorl.types import Array, Key, Metrics, OutputSpec, Params, PyTree, Trajectory, UserError
+from discorl.trainers import CompiledProgram, Program, Trainer, TrainState
+from discorl.types import OutputSpec, Params, PyTree, UserError
 
 NetworkFactory = Callable[[OutputSpec, PyTree], Network]
 
@@ -34,100 +37,12 @@ CALL_SECONDS = 1.0  # how long a call should take, so that progress shows and Ct
 RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is reported
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TrainState:
-    """All that a run depends on from one update to the next."""
-
-    learner: LearnerState
-    actor: ActorState
-    replay: ReplayState | None  # None: on-policy
-    key: Key
-    steps: Array  # [] int32, environment steps taken
-
-
-@dataclasses.dataclass(frozen=True)
-class Trainer:
-    """One agent's training as pure functions of its state."""
-
-    config: Config
-    environment: Environment
-    learner: Learner
-
-    def init(self, key: Key) -> TrainState:
-        """A fresh agent in fresh environments."""
-        learner_key, actor_key, key = jax.random.split(key, 3)
-        learner = self.learner.init(learner_key, self.environment.observation)
-        actor = acting.init(self.environment, actor_key, self.config.environments)
-        buffer = None
-        if self.config.replayed:
-            rollout = jax.eval_shape(self.act, learner.params, actor, key)[1]
-            buffer = replay.init(rollout, self.config.replay)
-        return TrainState(learner, actor, buffer, key, jnp.zeros((), jnp.int32))
-
-    def act(
-        self, params: Params, actor: ActorState, key: Key
-    ) -> tuple[ActorState, Trajectory, EpisodeStatistics]:
-        """Acts for one rollout, [T, E]."""
-
-        def policy(observation: PyTree) -> Array:
-            return self.learner.policy(params, observation)
-
-        return acting.rollout(self.environment, policy, actor, key, self.config.unroll)
-
-    def collect(self, state: TrainState) -> tuple[TrainState, Trajectory, Metrics]:
-        """Acts for one rollout and makes a batch to learn from.
-
-        Returns:
-            the new state; the batch, [T, B]; what became of the episodes.
-        """
-        key, act_key, replay_key = jax.random.split(state.key, 3)
-        actor, fresh, episodes = self.act(state.learner.params, state.actor, act_key)
-        buffer, batch = state.replay, fresh
-        if buffer is not None:
-            buffer = replay.add(buffer, fresh)
-            batch = replay.mix(buffer, fresh, replay_key, self.config.batch, self.config.replayed)
-        steps = state.steps + episodes.steps
-        metrics = {
-            "steps": steps,
-            "episodes": episodes.count,
-            # NaN where no episode ended: there is nothing to report.
-            "return": episodes.return_sum / episodes.count,
-            "episode_length": episodes.length_sum / episodes.count,
-        }
-        return TrainState(state.learner, actor, buffer, key, steps), batch, metrics
-
-    def update(self, state: TrainState, eta: Params) -> tuple[TrainState, Metrics]:
-        """Collects a batch and learns from it."""
-        state, batch, episodes = self.collect(state)
-        learner, metrics = self.learner.update(state.learner, eta, batch)
-        return dataclasses.replace(state, learner=learner), metrics | episodes
-
-    def run(self, state: TrainState, eta: Params, count: Array) -> tuple[TrainState, Metrics]:
-        """Makes `count` updates.
-
-        The count is not part of the program: one program serves calls of any length, so that how
-        a run is cut into calls cannot change its results.
-
-        Returns:
-            the new state; metrics of each update, [LONGEST_CALL], of which `count` are filled.
-        """
-        shapes = jax.eval_shape(self.update, state, eta)[1]
-        table = jax.tree.map(lambda x: jnp.zeros((LONGEST_CALL, *x.shape), x.dtype), shapes)
-
-        def body(i: Array, carry: tuple[TrainState, Metrics]) -> tuple[TrainState, Metrics]:
-            state, metrics = self.update(carry[0], eta)
-            return state, jax.tree.map(lambda rows, x: rows.at[i].set(x), carry[1], metrics)
-
-        return jax.lax.fori_loop(0, count, body, (state, table))
-
-
 def build(
     config: Config,
-    environment: Environment,
+    environment: Environment | HostEnvironment,
     network: NetworkFactory | None = None,
     rule_file: Path | None = None,
-) -> tuple[Trainer, Params]:
+) -> tuple[Trainer | HostTrainer, Params]:
     """Puts a trainer together from its settings.
 
     Args:
@@ -162,10 +77,13 @@ def build(
         adam_epsilon=config.adam_epsilon,
     )
     spec = rule.outputs(environment.num_actions)
+    seen = frames.stacked(environment.observation, config.frame_stack)
+    if isinstance(environment, HostEnvironment):
+        seen = _prepared_shapes(environment, seen)
     if network is None:
         net = standard(
             spec,
-            environment.observation,
+            seen,
             torso=config.torso,
             hidden=config.hidden,
             filters=config.filters,
@@ -173,12 +91,28 @@ def build(
             action_hidden=config.action_hidden,
         )
     else:
-        net = network(spec, environment.observation)
+        net = network(spec, seen)
+    if isinstance(environment, HostEnvironment):
+        net = prepared(net, environment.prepare)
     learner = Learner(rule, net, optimisation.optimizer(), environment.num_actions)
-    return Trainer(config, environment, learner), jax.tree.map(jnp.asarray, eta)
+    eta = jax.tree.map(jnp.asarray, eta)
+    if not isinstance(environment, HostEnvironment):
+        return Trainer(config, environment, learner), eta
+    if config.seeds > 1:
+        raise UserError(
+            f"seeds is {config.seeds}; expected 1, for {config.env} runs on the host, where one "
+            "agent is trained a run: start one run for each seed"
+        )
+    return HostTrainer(config, environment, learner), eta
 
 
-def initial_state(trainer: Trainer) -> TrainState:
+def _prepared_shapes(environment: HostEnvironment, observation: PyTree) -> PyTree:
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), observation)
+    shown = jax.eval_shape(environment.prepare, batch)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shown)
+
+
+def initial_state(trainer: Trainer | HostTrainer) -> TrainState:
     """The state before the first update; with several seeds, every leaf has a leading axis."""
     seeds = range(trainer.config.seed, trainer.config.seed + trainer.config.seeds)
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
@@ -225,7 +159,7 @@ def train(
     *,
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
-    environment: Environment | None = None,
+    environment: Environment | HostEnvironment | None = None,
     network: NetworkFactory | None = None,
     on_rows: Callable[[list[dict[str, float]]], None] | None = None,
     **settings: Any,
@@ -271,8 +205,10 @@ def train(
 
 
 def reopen(
-    run: Run, environment: Environment | None, network: NetworkFactory | None
-) -> tuple[Trainer, Params]:
+    run: Run,
+    environment: Environment | HostEnvironment | None,
+    network: NetworkFactory | None,
+) -> tuple[Trainer | HostTrainer, Params]:
     """Puts the trainer of an existing run together again.
 
     Args:
@@ -310,7 +246,7 @@ class _Loop:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: Trainer | HostTrainer,
         eta: Params,
         run: Run | None,
         on_rows: Callable[[list[dict[str, float]]], None] | None,
@@ -328,17 +264,21 @@ class _Loop:
         done, state = self._start()
         if done == config.updates:
             return self._finish(state, finished=True)
-        program = self._compile(state)
         stopped = False
         saved = done
         rate = 0.0  # updates a second
-        with Progress(config.updates) as progress, interrupts() as interrupted:
+        with (
+            contextlib.closing(self._program(state, done)) as program,
+            Progress(config.updates) as progress,
+            interrupts() as interrupted,
+        ):
             while done < config.updates and not stopped:
-                count = self._call_length(done, rate)
                 start = time.perf_counter()
-                state, metrics = program(state, self._eta, count)
-                # Metrics come to the host at once; the state stays where it is.
-                self._log(done, count, jax.device_get(metrics))
+                try:
+                    state, metrics, count = program(state, self._call_length(done, rate))
+                except EnvironmentFailure as error:
+                    raise self._give_up(done, saved, state, error) from error
+                self._log(done, count, metrics)
                 elapsed = time.perf_counter() - start
                 self._seconds += elapsed
                 rate = count / elapsed
@@ -364,12 +304,26 @@ class _Loop:
                 return restored[0], jax.tree.map(jnp.asarray, restored[1])
         return 0, initial_state(self._trainer)
 
-    def _compile(self, state: TrainState) -> Callable[..., tuple[TrainState, Metrics]]:
-        function = self._trainer.run
-        if self._config.seeds > 1:
-            function = jax.vmap(function, in_axes=(0, None, None))
-        count = jax.ShapeDtypeStruct((), jnp.int32)
-        return jax.jit(function, donate_argnums=0).lower(state, self._eta, count).compile()
+    def _program(self, state: TrainState, done: int) -> Program:
+        if isinstance(self._trainer, Trainer):
+            return CompiledProgram(self._trainer, self._eta, state)
+        if done:
+            # The rest of a run is resumed bit for bit; these cannot be.
+            message = f"the environments of {self._config.env} start anew, with other seeds"
+            print(f"going on from update {done}: {message}", file=sys.stderr)
+        return HostProgram(self._trainer, self._eta, state, done)
+
+    def _give_up(
+        self, done: int, saved: int, state: TrainState, error: EnvironmentFailure
+    ) -> EnvironmentFailure:
+        """Saves what was learned before an environment failed, and says how to go on."""
+        if done > saved:
+            self._save(done, state)
+        if self._run is None:
+            return error
+        return EnvironmentFailure(
+            f"{error}. The run is saved as of update {done}; go on with `--resume {self._run.path}`"
+        )
 
     def _call_length(self, done: int, rate: float) -> int:
         """Updates of the next call: about a second's worth, in whole rows of metrics."""
@@ -433,7 +387,7 @@ def _row(part: Mapping[str, np.ndarray]) -> dict[str, float]:
     row: dict[str, float] = {"steps": int(part["steps"][-1]), "episodes": int(episodes.sum())}
     for name in sorted(set(part) - set(row)):
         values = part[name]
-        if name in ("return", "episode_length"):
+        if name in ("return", "episode_length") or name.startswith(EPISODE):
             seen = episodes > 0
             mean = np.average(values[seen], weights=episodes[seen]) if seen.any() else math.nan
         else:

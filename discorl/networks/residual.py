@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from discorl.networks.layers import truncated_normal
 from discorl.types import Array, Key, Params
@@ -25,7 +26,8 @@ def _convolution(layer: Params, x: Array) -> Array:
 
 def _halve(x: Array) -> Array:
     """Max-pooling over 3 x 3 windows with stride 2."""
-    lowest = jnp.array(-jnp.inf, x.dtype)
+    # Of numpy: only a constant tells JAX that this is a maximum, which it can differentiate.
+    lowest = np.array(-np.inf, x.dtype)
     return jax.lax.reduce_window(x, lowest, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
 
 

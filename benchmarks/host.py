@@ -1,0 +1,100 @@
+"""Acting in environments on the host, as a share of what they do bare, with random actions.
+
+    python benchmarks/host.py [--environments 32] [--rounds 5] [--network linear] [ENV ...]
+
+Both are measured in turns in one run, over the same number of steps. `linear` is a policy that
+costs next to nothing: what is left is what discorl adds to the environments. `standard` is the
+network of the preset for small machines, which shares the processor with the environments here.
+"""
+
+import argparse
+import time
+
+import jax
+import numpy as np
+from measuring import report
+
+from discorl import envs, training
+from discorl.config import PRESETS, configure
+from discorl.envs.host import HostEnvironment
+from discorl.host_acting import HostActor
+from discorl.types import UserError
+
+SUITES = (
+    "gymnasium:CartPole-v1",
+    "atari:Pong",
+    "procgen:coinrun",
+    "crafter:reward",
+    "nethack:NetHackScore-v0",
+)
+LENGTH = 32  # steps of a rollout
+
+
+def linear(environment: HostEnvironment):
+    """Logits from the first numbers of an observation."""
+
+    def policy(params, observation):
+        leaf = jax.tree.leaves(observation)[0]
+        return leaf.reshape(leaf.shape[0], -1)[:, :1] * params
+
+    return policy, np.zeros(environment.num_actions, np.float32)
+
+
+def standard(environment: HostEnvironment):
+    suite = environment.name.partition(":")[0]
+    preset = f"{suite}_small" if f"{suite}_small" in PRESETS else suite
+    config = configure(rule="actor_critic", env=environment.name, preset=preset, frame_stack=1)
+    trainer, _ = training.build(config, environment)
+    return trainer.learner.policy, training.initial_state(trainer).learner.params
+
+
+def measure(name: str, network: str, count: int, rounds: int) -> dict:
+    environment = envs.make(name)
+    policy, params = (linear if network == "linear" else standard)(environment)
+    actor = HostActor(environment, policy, count=count, length=LENGTH, seed=0)
+    actor.start(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params))
+    bare = environment.start(count, 0)
+    bare.reset()
+    generator = np.random.default_rng(0)
+    seconds: dict[str, list[float]] = {"bare": [], "acting": []}
+    for i in range(rounds + 1):
+        actions = generator.integers(environment.num_actions, size=(LENGTH, count), dtype=np.int32)
+        start = time.perf_counter()
+        for action in actions:
+            bare.step(action)
+        middle = time.perf_counter()
+        jax.block_until_ready(actor.rollout(params, jax.random.key(i)).trajectory)
+        end = time.perf_counter()
+        if i:  # the first round warms up
+            seconds["bare"].append(middle - start)
+            seconds["acting"].append(end - middle)
+    bare.close()
+    actor.close()
+    best = {kind: min(times) for kind, times in seconds.items()}
+    return {
+        "environment": name,
+        "network": network,
+        "bare_steps_per_second": round(LENGTH * count / best["bare"]),
+        "acting_steps_per_second": round(LENGTH * count / best["acting"]),
+        "share_percent": 100 * best["bare"] / best["acting"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="ENV", default=SUITES)
+    parser.add_argument("--environments", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--network", choices=("linear", "standard"), default="linear")
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.names:
+        try:
+            rows.append(measure(name, arguments.network, arguments.environments, arguments.rounds))
+        except UserError as error:
+            print(f"{name} is left out: {error}")
+    report(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Playing trained agents in environments on the host."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.host_acting import Episode, HostActor
+from discorl.host_training import Background, HostTrainer
+from discorl.types import Array, Key, Params, PyTree
+
+MOST_ENVIRONMENTS = 16  # that episodes are played in at once
+ROLLOUT = 32  # steps between two looks at the episodes
+
+
+def _actor(trainer: HostTrainer, key: Key, greedy: bool, count: int, length: int) -> HostActor:
+    def policy(params: Params, observation: PyTree) -> Array:
+        logits = trainer.learner.policy(params, observation)
+        if not greedy:
+            return logits
+        likeliest = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1])
+        return jnp.where(likeliest > 0, 0.0, -jnp.inf)
+
+    return HostActor(
+        trainer.environment,
+        policy,
+        count=count,
+        length=length,
+        seed=int(jax.random.bits(key, dtype=jnp.uint32)),
+        frame_stack=trainer.config.frame_stack,
+        render=length == 1,
+    )
+
+
+def play(
+    trainer: HostTrainer, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Plays as many episodes in each of several environments, so that short ones are not favoured.
+
+    Args:
+        trainer: the environment, and the policy of given parameters.
+        params: the agent.
+        key: random key; used up.
+        episodes: how many, over all environments.
+        greedy: take the likeliest action instead of a sample.
+        max_steps: after which an environment is left, its episode counted as it stands.
+
+    Returns:
+        returns, lengths, and whether the episode ended by itself, each [episodes].
+    """
+    count = min(episodes, MOST_ENVIRONMENTS)
+    quota = np.full(count, episodes // count) + (np.arange(count) < episodes % count)
+    seed_key, key = jax.random.split(key)
+    background = Background(_actor(trainer, seed_key, greedy, count, ROLLOUT), params)
+    finished: list[list[Episode]] = [[] for _ in range(count)]
+    left = np.zeros(count, bool)  # standing in an episode without an end
+    try:
+        background.wait()
+        rollouts = 0
+        while any(len(finished[i]) < quota[i] and not left[i] for i in range(count)):
+            background.ask(params, jax.random.fold_in(key, rollouts))
+            rollout = background.wait()
+            assert rollout is not None
+            for episode in rollout.episodes:
+                finished[episode.index].append(episode)
+            under_way = background.actor.under_way()
+            left |= np.array([episode.length >= max_steps for episode in under_way])
+            rollouts += 1
+    finally:
+        background.close()
+    counted, ended = [], []
+    for i in range(count):
+        played = finished[i][: quota[i]]
+        stopped = [under_way[i]] if len(played) < quota[i] else []
+        counted += played + stopped
+        ended += [True] * len(played) + [False] * len(stopped)
+    returns = np.array([episode.total for episode in counted])
+    lengths = np.array([episode.length for episode in counted])
+    return returns, lengths, np.array(ended)
+
+
+def film(
+    trainer: HostTrainer, params: Params, key: Key, greedy: bool, max_frames: int
+) -> list[np.ndarray]:
+    """Pictures of one episode; none if the environment cannot be drawn."""
+    seed_key, key = jax.random.split(key)
+    background = Background(_actor(trainer, seed_key, greedy, 1, 1), params)
+    pictures: list[np.ndarray] = []
+    try:
+        background.wait()
+        while len(pictures) < max_frames:
+            picture = background.actor.render()
+            if picture is None:
+                return []
+            pictures.append(np.array(picture))
+            background.ask(params, jax.random.fold_in(key, len(pictures)))
+            rollout = background.wait()
+            if rollout is None or rollout.episodes:
+                break
+    finally:
+        background.close()
+    return pictures

@@ -1,0 +1,31 @@
+"""A network behind a fixed function of observations."""
+
+from collections.abc import Callable
+
+from discorl.networks.base import Network, Parts
+from discorl.types import Key, Outputs, Params, PyTree
+
+
+def prepared(network: Network, prepare: Callable[[PyTree], PyTree]) -> Network:
+    """The network that sees what a function makes of observations, [N, ...].
+
+    Args:
+        network: made for prepared observations.
+        prepare: a pure function.
+    """
+
+    def init(key: Key, observation: PyTree) -> Params:
+        return network.init(key, prepare(observation))
+
+    def apply(params: Params, observation: PyTree) -> Outputs:
+        return network.apply(params, prepare(observation))
+
+    parts = network.parts
+    if parts is None:
+        return Network(init, apply)
+    observe = parts.observe
+
+    def observe_prepared(params: Params, observation: PyTree) -> tuple[Outputs, PyTree]:
+        return observe(params, prepare(observation))
+
+    return Network(init, apply, Parts(observe_prepared, parts.all_actions, parts.taken_actions))

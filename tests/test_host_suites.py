@@ -1,0 +1,208 @@
+"""Adapters of environments on the host, against the real packages where they are installed."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from test_host import LIFE, LIMIT, Clock, check_convention, count_frames, is_mortal
+
+import discorl
+from discorl import envs
+from discorl.envs import conformance
+from discorl.evaluation import evaluate
+from discorl.host_acting import HostActor
+from discorl.rules import weights
+from discorl.types import UserError
+
+SMALL = {
+    "environments": 2,
+    "batch": 3,
+    "replay": 4,
+    "replay_fraction": 0.67,
+    "unroll": 4,
+    "updates": 2,
+    "hidden": (8,),
+    "filters": (2,),
+    "action_lstm": 4,
+    "action_hidden": (4,),
+    "frame_stack": 2,
+}
+
+
+def needs(*packages):
+    for package in packages:
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    if "envpool" in packages:
+        try:
+            envs.make("procgen:coinrun")
+        except UserError as error:
+            pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    ("name", "packages"),
+    [
+        ("gymnasium:CartPole-v1", ["gymnasium"]),
+        ("gymnasium:Pendulum-v1,bins=3,max_steps=9", ["gymnasium"]),
+        ("gymnasium:Blackjack-v1", ["gymnasium"]),
+        ("atari:Pong", ["ale_py", "gymnasium"]),
+        ("atari:Breakout,grey=false,full_actions=true,sticky=0.25", ["ale_py", "gymnasium"]),
+        ("procgen:bigfish,mode=easy", ["envpool"]),
+        ("nethack:NetHackScore-v0,max_steps=30", ["nle"]),
+    ],
+)
+def test_adapters_keep_the_contract(name, packages):
+    needs(*packages)
+    findings = conformance.check(envs.make(name), steps=40, count=2)
+    assert all(finding.ok for finding in findings), findings
+
+
+@pytest.mark.parametrize(
+    ("name", "packages"),
+    [
+        ("gymnasium:CartPole-v1", ["gymnasium"]),
+        ("atari:Pong,size=20", ["ale_py", "gymnasium"]),
+        ("procgen:coinrun", ["envpool"]),
+        ("crafter:reward,size=16,length=3", ["crafter"]),
+        ("nethack:NetHackScore-v0,max_steps=20", ["nle"]),
+    ],
+)
+def test_suites_train_with_a_discovered_rule(name, packages, golden, tmp_path):
+    needs(*packages)
+    rule = tmp_path / "tiny.npz"
+    weights.save(rule, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
+    result = discorl.train(**SMALL | {"env": name, "rule": str(rule)}, out=tmp_path / "run")
+    assert np.isfinite(result.metrics["loss"]).all()
+    if name.startswith(("procgen", "atari")):
+        return  # whose episodes take long to play
+    film = None if name.startswith("nethack") else tmp_path / "episode.gif"
+    played = evaluate(tmp_path / "run", episodes=2, film=film)
+    assert np.isfinite(played.returns).all()
+    assert played.unfinished == 0
+    if name.startswith("crafter"):
+        rates = [n for n in result.metrics if n.startswith("episode/achievement/")]
+        assert len(rates) == 22
+        assert (played.lengths == 3).all()
+        ended = result.metrics["episodes"] > 0
+        assert all(((x := result.metrics[n][ended]) >= 0).all() and (x <= 1).all() for n in rates)
+
+
+# --- Gymnasium ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gym_clock():
+    needs("gymnasium")
+    import gymnasium
+
+    class GymClock(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 1000, (2,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def __init__(self):
+            self.clock = Clock()
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.clock.reset(seed), {}
+
+        def step(self, action):
+            return *self.clock.step(action)[:4], {"number": self.clock.episode}
+
+    return GymClock
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_vectors_in_every_mode_of_autoreset(mode, gym_clock):
+    from gymnasium.vector import SyncVectorEnv
+
+    from discorl.envs.host.gymnasium import from_vector
+
+    def create(count, render):
+        return SyncVectorEnv([gym_clock] * count, autoreset_mode=mode)
+
+    environment = from_vector(create, name="vector", episode_metrics=("number",))
+    actor = HostActor(environment, count_frames, count=2, length=5, seed=0)
+    params = np.float32(0.5)
+    actor.start(params)
+    parts = [actor.rollout(params, jax.random.key(i)) for i in range(4)]
+    next_step = mode == "NextStep"
+    episodes = check_convention(parts, resets_cost=next_step, given_up=0 if next_step else 1)
+    numbers = [episode.metrics["number"] for episode in episodes if episode.index == 0]
+    assert all(
+        episode.length == (LIFE if is_mortal(number) else LIMIT)
+        for episode, number in zip([e for e in episodes if e.index == 0], numbers, strict=True)
+    )
+    findings = conformance.check(environment, steps=40, count=3)
+    assert all(finding.ok for finding in findings), findings
+
+
+def test_spaces():
+    needs("gymnasium")
+    from gymnasium import spaces
+
+    from discorl.envs.host.spaces import actions_of, observation_of
+
+    space = spaces.Dict(
+        {
+            "box": spaces.Box(-1, 1, (2, 2), np.float64),
+            "picture": spaces.Box(0, 255, (4, 4, 3), np.uint8),
+            "parts": spaces.Tuple([spaces.Discrete(3, start=5), spaces.MultiDiscrete([2, 3])]),
+        }
+    )
+    like, read = observation_of(space, "mine")
+    assert like["box"] == jax.ShapeDtypeStruct((2, 2), np.float32)
+    assert like["picture"] == jax.ShapeDtypeStruct((4, 4, 3), np.uint8)
+    found = read({"box": np.ones((2, 2)), "picture": np.zeros((4, 4, 3)), "parts": (6, [1, 2])})
+    np.testing.assert_array_equal(found["parts"][0], [0, 1, 0])
+    np.testing.assert_array_equal(found["parts"][1], [0, 1, 0, 0, 1])
+    batch = read(
+        {
+            "box": np.ones((7, 2, 2)),
+            "picture": np.zeros((7, 4, 4, 3)),
+            "parts": (np.full(7, 5), np.tile([1, 2], (7, 1))),
+        }
+    )
+    assert batch["parts"][0].shape == (7, 3)
+    assert batch["parts"][1].shape == (7, 5)
+    np.testing.assert_array_equal(actions_of(spaces.Discrete(2, start=3), None, "mine"), [3, 4])
+    torques = spaces.Box(np.array([-1, 0]), np.array([1, 2]), dtype=np.float32)
+    grid = actions_of(torques, 3, "mine")
+    assert grid.shape == (9, 2)
+    np.testing.assert_array_equal(grid[[0, 5, 8]], [[-1, 0], [0, 2], [1, 2]])
+    with pytest.raises(UserError, match=r"mine: actions of Box.* are continuous; give bins"):
+        actions_of(torques, None, "mine")
+    with pytest.raises(UserError, match="4096 combinations of actions; expected at most 1000"):
+        actions_of(spaces.Box(-1, 1, (12,)), 2, "mine")
+    with pytest.raises(UserError, match=r"observations of Text.* cannot be read"):
+        observation_of(spaces.Text(5), "mine")
+
+
+def test_nethack_is_seen_as_bits():
+    needs("nle")
+    from discorl.envs.host import nethack
+
+    seen = nethack._bits(np.array([[64, 5], [97, 15]], np.uint8))
+    assert seen.shape == (2, 11)
+    np.testing.assert_array_equal(seen[0], [0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 0])
+    np.testing.assert_array_equal(seen[1], [1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1])
+    vector = nethack.make("NetHackScore-v0").start(1, 0)
+    first = vector.reset()
+    # The hero is an @, in the middle of what is around.
+    assert first["around"][0, 4, 4, 0] == ord("@")
+    vector.close()
+
+
+def test_a_missing_qt_is_named():
+    needs("envpool")
+    code = (
+        "from discorl.envs.host import procgen; procgen._load_qt = lambda: None; "
+        "procgen.make('coinrun')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if done.returncode == 0:
+        pytest.skip("the system has Qt")
+    assert "UserError: procgen needs the Qt 5 libraries" in done.stderr
+    assert "`pip install PyQt5-Qt5`" in done.stderr
