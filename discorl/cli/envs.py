@@ -7,8 +7,7 @@ from typing import Any
 import tyro
 
 from discorl import envs, specs
-from discorl.cli.commands import Command, Result, command
-from discorl.cli.rules import _aligned
+from discorl.cli.commands import Command, Result, aligned, command
 from discorl.envs.families import REGISTRY as FAMILIES
 
 
@@ -41,7 +40,7 @@ def check(name: tyro.conf.Positional[str], steps: int = 300, seed: int = 0) -> R
     rows = [("ok" if each.ok else "FAILED", each.check, each.detail) for each in findings]
     verdict = f"{name} keeps the contract" if ok else f"{name} breaks the contract"
     data = {"name": name, "ok": ok, "findings": [vars(finding) for finding in findings]}
-    return Result(data, f"{_aligned(rows)}\n{verdict}", ok)
+    return Result(data, f"{aligned(rows)}\n{verdict}", ok)
 
 
 def _run(arguments: list[str], program: str) -> Result:
@@ -76,7 +75,7 @@ def _all() -> Result:
         state = "installed" if row["installed"] else "missing"
         advice = "" if row["installed"] else f" - {row['install']}"
         table.append((f"{row['name']}:ITEM", row["kind"], state, f"{row['summary']}{advice}"))
-    text = f"{_aligned(table)}\n\nItems of a suite: discorl envs SUITE"
+    text = f"{aligned(table)}\n\nItems of a suite: discorl envs SUITE"
     return Result({"environments": built_in, "suites": suites}, text)
 
 
@@ -111,7 +110,7 @@ def _one(name: str) -> Result:
         ("actions", str(environment.num_actions)),
         ("reference", "none" if scores is None else f"{scores[0]:g} to {scores[1]:g}{_ends(name)}"),
     ]
-    return Result(data, _aligned(rows))
+    return Result(data, aligned(rows))
 
 
 _KINDS = {

@@ -2,13 +2,12 @@
 
 import inspect
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tyro
 
-from discorl.cli.commands import Command, Result, command
+from discorl.cli.commands import Command, Result, aligned, command
 from discorl.rules import HAND_MADE, library, weights
 from discorl.types import UserError
 
@@ -29,7 +28,7 @@ def list_rules(rules_path: Path | None = None) -> Result:
         rows.append(_row(entry.name, "learned", entry.state, description, entry.path))
     table = [("NAME", "KIND", "STATE", "DESCRIPTION")]
     table += [(row["name"], row["kind"], row["state"], _remark(row)) for row in rows]
-    return Result({"rules": rows}, _aligned(table))
+    return Result({"rules": rows}, aligned(table))
 
 
 def show(rule: tyro.conf.Positional[str], rules_path: Path | None = None) -> Result:
@@ -52,7 +51,7 @@ def show(rule: tyro.conf.Positional[str], rules_path: Path | None = None) -> Res
         **_origin(file.sha256),
     }
     sizes = weights.describe(file.eta)
-    text = _aligned(_pairs(head) + _pairs(sizes) + _pairs(file.metadata, "metadata: "))
+    text = aligned(_pairs(head) + _pairs(sizes) + _pairs(file.metadata, "metadata: "))
     return Result({**head, "sizes": sizes, "metadata": file.metadata}, text)
 
 
@@ -155,15 +154,6 @@ def _pairs(data: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             pairs.append((prefix + key, text))
     return pairs
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _report_progress(done: int, total: int) -> None:
