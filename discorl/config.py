@@ -73,7 +73,7 @@ class Config:
     action_hidden: tuple[int, ...] = (128,)
     """Hidden widths of the action model's heads."""
     frame_stack: int = 1
-    """Latest frames that the network sees at once; each is kept in memory only once."""
+    """Latest frames that the network sees at once; a trajectory keeps each only once."""
     log_every: int = 1
     """Updates that one row of the metrics averages over."""
     checkpoint_every: int = 200

@@ -19,6 +19,8 @@ from discorl.training import NetworkFactory, initial_state, reopen
 from discorl.types import Array, Key, Params, PyTree, UserError
 
 MAX_STEPS = 10_000  # after which an episode without an end is counted as it stands
+# On the host likewise, where games are long: 30 minutes of Atari are 27,000 steps.
+MAX_HOST_STEPS = 100_000
 MAX_FRAMES = 1_000  # of a film
 FRAME_MILLISECONDS = 120
 LAST_FRAME_MILLISECONDS = 900
@@ -104,7 +106,9 @@ def evaluate(
         keys = jax.random.split(play_key, config.seeds)
         played = [play(agent, key) for agent, key in zip(agents, keys, strict=True)]
     else:
-        played = [host_evaluation.play(trainer, agents[0], play_key, episodes, greedy, MAX_STEPS)]
+        played = [
+            host_evaluation.play(trainer, agents[0], play_key, episodes, greedy, MAX_HOST_STEPS)
+        ]
     returns, lengths, ended = (np.stack([np.asarray(p[i]) for p in played]) for i in range(3))
     filmed = None
     if film is not None:

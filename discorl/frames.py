@@ -1,4 +1,4 @@
-"""Frame stacking: networks see the last few frames, while memory holds every frame once.
+"""Frame stacking: networks see the last few frames, while a trajectory holds each once.
 
 A trajectory of `T` steps with stacks of `S` holds `S - 1 + T + 1` frames: those of its own moments
 and the few before, which its first stacks reach back to. Stacks are formed where a network is

@@ -255,7 +255,10 @@ class HostActor:
 
     def render(self) -> np.ndarray | None:
         """A picture of the first environment."""
-        return None if self._vector is None else self._vector.render()
+        if self._vector is None:
+            return None
+        with self._failures_located():  # such as a missing package to draw with
+            return self._vector.render()
 
     def close(self) -> None:
         """Ends the environments."""
@@ -290,6 +293,10 @@ class HostActor:
                         f"returned {name} of shape {shape}; expected {(self._count,)}"
                     )
             check_finite(step.reward, "a reward")
+            unseen = np.asarray(step.truncated) & step.first
+            if unseen.any():  # what would be bootstrapped from is not there
+                message = "began an episode in place of a truncated one's last observation"
+                raise EnvironmentFailure(message, int(np.argmax(unseen)))
         return step
 
     def _count_episodes(

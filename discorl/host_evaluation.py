@@ -45,34 +45,37 @@ def play(
         max_steps: after which an environment is left, its episode counted as it stands.
 
     Returns:
-        returns, lengths, and whether the episode ended by itself, each [episodes].
+        returns, lengths, and whether the episode ended by itself, each [episodes], or fewer if an
+        environment was left.
     """
     count = min(episodes, MOST_ENVIRONMENTS)
     quota = np.full(count, episodes // count) + (np.arange(count) < episodes % count)
     seed_key, key = jax.random.split(key)
     background = Background(_actor(trainer, seed_key, greedy, count, ROLLOUT), params)
     finished: list[list[Episode]] = [[] for _ in range(count)]
-    left = np.zeros(count, bool)  # standing in an episode without an end
+    stopped: dict[int, Episode] = {}  # as they stood; their environments count no further
     try:
         background.wait()
         rollouts = 0
-        while any(len(finished[i]) < quota[i] and not left[i] for i in range(count)):
+        while any(len(finished[i]) < quota[i] and i not in stopped for i in range(count)):
             background.ask(params, jax.random.fold_in(key, rollouts))
             rollout = background.wait()
             assert rollout is not None
             for episode in rollout.episodes:
-                finished[episode.index].append(episode)
-            under_way = background.actor.under_way()
-            left |= np.array([episode.length >= max_steps for episode in under_way])
+                if episode.index not in stopped:
+                    finished[episode.index].append(episode)
+            for episode in background.actor.under_way():
+                if episode.length >= max_steps:
+                    stopped.setdefault(episode.index, episode)
             rollouts += 1
     finally:
         background.close()
     counted, ended = [], []
     for i in range(count):
         played = finished[i][: quota[i]]
-        stopped = [under_way[i]] if len(played) < quota[i] else []
-        counted += played + stopped
-        ended += [True] * len(played) + [False] * len(stopped)
+        standing = [stopped[i]] if len(played) < quota[i] else []
+        counted += played + standing
+        ended += [True] * len(played) + [False] * len(standing)
     returns = np.array([episode.total for episode in counted])
     lengths = np.array([episode.length for episode in counted])
     return returns, lengths, np.array(ended)

@@ -1,7 +1,7 @@
 """Short texts that name a thing and its settings: `catch:rows=8,columns=8` or `ppo:epochs=4`.
 
 The grammar is `NAME[:[ITEM][,KEY=VALUE]...]`. An item picks one thing out of a suite, as in
-`gymnax:Breakout-MinAtar,frames=4`; it holds no `=` and no comma.
+`atari:Pong,size=64`; it holds no `=` and no comma.
 """
 
 import dataclasses

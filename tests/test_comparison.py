@@ -79,7 +79,13 @@ def test_a_line_more(tmp_path):
         ({"suite": "no.toml"}, "no.toml: cannot be read"),
         ({"stepps": 3}, "did you mean 'steps'"),
         ({"seeds": 0}, "seeds is 0; expected at least 1"),
+        ({"seeds": "5"}, "seeds is '5'; expected a whole number"),
+        ({"seeds_at_once": -1}, "seeds_at_once is -1; expected at least 0"),
         ({"learning_rates": [0.0]}, "expected different positive numbers"),
+        ({"learning_rates": 0.1}, "learning_rates is 0.1; expected a list of numbers"),
+        ({"settings": {"hidden": 64}}, "settings of 'ppo' in 'catch': 'int' object"),
+        ({"settings": 3}, "settings is 3; expected a table"),
+        ({"rules": [3]}, "3: expected a name, or a table with the setting 'rule'"),
         ({"sweep_seed": 4}, "apart from those compared, 0 to 4"),
         ({"tune": "rule"}, "expected one of suite, environment"),
         ({"settings": {"hiden": [3]}}, "no setting 'hiden'"),
@@ -117,6 +123,14 @@ def test_order_of_cells():
     final = [(c.seed, c.seeds, c.environment.label) for c in final_cells(config, {})]
     # Every environment has results before any has all its seeds.
     assert final[::2] == [(0, 2, "catch"), (0, 2, "chain"), (2, 1, "catch"), (2, 1, "chain")]
+
+
+def test_on_the_host_a_cell_is_one_agent():
+    settings = {"rules": ["ppo"], "environments": ["catch", "atari:Pong"], "seeds": 2}
+    config = configure_comparison(**settings, learning_rates=[0.1, 0.2])
+    final = [(c.environment.label, c.seed, c.seeds) for c in final_cells(config, {})]
+    assert final == [("catch", 0, 2), ("atari:Pong", 0, 1), ("atari:Pong", 1, 1)]
+    assert [c.seeds for c in sweep_cells(config)] == [2, 2, 1, 1, 1, 1]
 
 
 def test_choice_of_learning_rates(tmp_path):

@@ -564,6 +564,8 @@ def test_fine_tuning_starts_from_the_given_rule(whole, tmp_path):
     rule, start = loop.starting_rule(discorl.configure_discovery(start=str(file)))
     assert (rule.sizes, rule.num_bins) == (CONFIG.sizes, 5)
     assert_same(start, eta)
+    ablated = discorl.configure_discovery(start=str(file), without="q+aux_pi")
+    assert loop.starting_rule(ablated)[0] == dataclasses.replace(rule, without="q+aux_pi")
     result = discorl.discover(**settings)
     distance = max(
         float(np.max(np.abs(x - y)))

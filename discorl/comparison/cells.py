@@ -16,7 +16,7 @@ from discorl import envs, training
 from discorl.comparison import work
 from discorl.comparison.config import EnvironmentEntry, RuleEntry, folder_name
 from discorl.config import Config
-from discorl.files import write_atomically
+from discorl.files import write_atomically, write_errors_reported
 from discorl.runs import Run
 from discorl.trainers import Trainer
 
@@ -84,9 +84,10 @@ def run(
         record = {"status": "failed", "message": message.strip()}
     if record is None:
         return None
-    path.mkdir(parents=True, exist_ok=True)
     content = json.dumps(record, indent=1).encode()
-    write_atomically(path / RECORD, lambda file: file.write(content))
+    with write_errors_reported(path / RECORD):
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / RECORD, lambda file: file.write(content))
     if record["status"] != "failed" and not keep_checkpoints:
         shutil.rmtree(path / "checkpoints", ignore_errors=True)
     return record

@@ -52,9 +52,9 @@ class EnvironmentEntry:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.env)
-        if (self.random is None) != (self.optimal is None) or (
-            self.random is not None and self.random == self.optimal
-        ):
+        ends = {self.random, self.optimal}
+        numbers = len(ends) == 2 and all(isinstance(end, int | float) for end in ends)
+        if not numbers and ends != {None}:
             raise UserError(
                 f"environment {self.env!r} has random {self.random} and optimal {self.optimal}; "
                 "expected two different numbers, or neither"
@@ -106,9 +106,14 @@ class ComparisonConfig:
                     raise UserError(
                         f"{name}: {entry.label!r} is there twice; give it another label"
                     )
-        for name in ("steps", "seeds", "sweep_seeds"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; expected at least 1")
+        counts = dict.fromkeys(("steps", "seeds", "sweep_seeds"), 1)
+        counts |= dict.fromkeys(("seed", "sweep_seed", "seeds_at_once"), 0)
+        for name, least in counts.items():
+            value = getattr(self, name)
+            if not isinstance(value, int):
+                raise UserError(f"{name} is {value!r}; expected a whole number")
+            if value < least:
+                raise UserError(f"{name} is {value}; expected at least {least}")
         if self.tune not in get_args(Tuning):
             raise UserError(f"tune is {self.tune!r}; expected one of {', '.join(get_args(Tuning))}")
         apart = self.sweep_seed >= self.seed + self.seeds
@@ -173,6 +178,7 @@ def read(values: Mapping[str, Any], *, check: bool = True) -> ComparisonConfig:
     for name in values:
         if name not in fields:
             raise UserError(f"no setting {name!r}; {specs.nearest(name, fields)}")
+    _check_settings(values)
     values = dict(values)
     values["rules"] = _entries(values.get("rules", ()), RuleEntry, "rule")
     values["environments"] = _entries(values.get("environments", ()), EnvironmentEntry, "env")
@@ -185,11 +191,17 @@ def read(values: Mapping[str, Any], *, check: bool = True) -> ComparisonConfig:
 def _check(config: ComparisonConfig) -> None:
     """Raises a `UserError` now for what would else be found cell by cell."""
     for rule in config.rules:
-        if rules.find(rule.rule, config.settings.get("rules_path")) is None:
+        place = rule.settings.get("rules_path", config.settings.get("rules_path"))
+        if rules.find(rule.rule, place) is None:
             rules.load(rule.rule)
         for environment in config.environments:
             for rate in config.rates(rule) or (None,):
-                config.training(rule, environment, rate)
+                try:
+                    config.training(rule, environment, rate)
+                except TypeError as error:  # a text for a number, one number for several
+                    raise UserError(
+                        f"settings of {rule.label!r} in {environment.label!r}: {error}"
+                    ) from error
 
 
 def _entries(entries: Sequence[Any], kind: type, key: str) -> tuple[Any, ...]:
@@ -199,14 +211,23 @@ def _entries(entries: Sequence[Any], kind: type, key: str) -> tuple[Any, ...]:
         if isinstance(entry, kind):
             found.append(entry)
             continue
+        if not isinstance(entry, str | Mapping):
+            raise UserError(f"{entry!r}: expected a name, or a table with the setting {key!r}")
         table = {key: entry} if isinstance(entry, str) else dict(entry)
         for name in table:
             if name not in names:
                 raise UserError(f"{entry}: no setting {name!r}; {specs.nearest(name, names)}")
         if key not in table:
             raise UserError(f"{entry}: expected the setting {key!r} in it")
+        _check_settings(table)
         found.append(kind(**table))
     return tuple(found)
+
+
+def _check_settings(table: Mapping[str, Any]) -> None:
+    settings = table.get("settings", {})
+    if not isinstance(settings, Mapping):
+        raise UserError(f"settings is {settings!r}; expected a table of settings")
 
 
 def _load(suite: str | os.PathLike[str]) -> dict[str, Any]:
@@ -250,7 +271,10 @@ def _label(rule: str) -> str:
 
 
 def _rates(rates: Sequence[float]) -> tuple[float, ...]:
-    rates = tuple(float(rate) for rate in rates)
+    try:
+        rates = tuple(float(rate) for rate in rates)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"learning_rates is {rates!r}; expected a list of numbers") from error
     for rate in rates:
         if not (math.isfinite(rate) and rate > 0) or rates.count(rate) > 1:
             raise UserError(f"learning_rates are {rates}; expected different positive numbers")

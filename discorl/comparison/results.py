@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from discorl import envs
 from discorl.comparison import statistics
 from discorl.comparison.cells import Cell, read_record
 from discorl.comparison.config import ComparisonConfig, EnvironmentEntry, RuleEntry
@@ -38,18 +39,34 @@ def sweep_cells(config: ComparisonConfig) -> Iterator[Cell]:
         for rule in config.rules:
             rates = config.rates(rule)
             for rate in rates if len(rates) > 1 else ():
-                yield Cell("sweep", rule, environment, rate, config.sweep_seed, config.sweep_seeds)
+                for seed, seeds in _blocks(
+                    config, environment, config.sweep_seed, config.sweep_seeds
+                ):
+                    yield Cell("sweep", rule, environment, rate, seed, seeds)
 
 
 def final_cells(config: ComparisonConfig, chosen: Chosen) -> Iterator[Cell]:
     """The cells that count, in the order that shows all rules and environments early."""
-    at_once = config.seeds_at_once or config.seeds
-    end = config.seed + config.seeds
-    for seed in range(config.seed, end, at_once):
-        for environment in config.environments:
-            for rule in config.rules:
-                rate = chosen.get((rule.label, environment.label))
-                yield Cell("final", rule, environment, rate, seed, min(at_once, end - seed))
+    blocks = [
+        (seed, seeds, environment)
+        for environment in config.environments
+        for seed, seeds in _blocks(config, environment, config.seed, config.seeds)
+    ]
+    for seed, seeds, environment in sorted(blocks, key=lambda block: block[0]):
+        for rule in config.rules:
+            rate = chosen.get((rule.label, environment.label))
+            yield Cell("final", rule, environment, rate, seed, seeds)
+
+
+def _blocks(
+    config: ComparisonConfig, environment: EnvironmentEntry, seed: int, seeds: int
+) -> Iterator[tuple[int, int]]:
+    """First seeds and sizes of the blocks of seeds that train in one program."""
+    suite = envs.SUITES.get(environment.env.partition(":")[0].strip())
+    on_host = suite is not None and suite.kind == "host"  # where a run trains one agent
+    at_once = 1 if on_host else config.seeds_at_once or seeds
+    for first in range(seed, seed + seeds, at_once):
+        yield first, min(at_once, seed + seeds - first)
 
 
 class Results:
@@ -257,15 +274,22 @@ def _merit(
     sweep: Mapping[Cell, Mapping[str, Any] | None],
     scales: Mapping[str, Scale],
 ) -> tuple[int, float]:
-    """How many environments a rate trained well in, and its mean score there."""
-    scores = [
-        float(np.mean(scales[cell.environment.label].score(np.array(record["returns"]))))
+    """How many cells a rate trained well in, and its mean score over their environments."""
+    finished = [
+        (cell.environment.label, record["returns"])
         for cell, record in sweep.items()
         if cell.rule == rule and cell.learning_rate == rate and cell.environment in where
         if record is not None and record["status"] == "finished"
         if cell.environment.label in scales
     ]
-    return len(scores), math.fsum(scores) / len(scores) if scores else -math.inf
+    by_environment: dict[str, list[float]] = {}
+    for label, returns in finished:
+        by_environment.setdefault(label, []).extend(returns)
+    scores = [
+        float(np.mean(scales[label].score(np.array(returns))))
+        for label, returns in by_environment.items()
+    ]
+    return len(finished), math.fsum(scores) / len(scores) if scores else -math.inf
 
 
 def _mean(values: list) -> float | None:

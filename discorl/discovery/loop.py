@@ -126,6 +126,8 @@ def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Dis
             f"start is {config.start!r}, a rule made by hand; expected a learned rule, by its "
             "name or file"
         )
+    if config.without != "none":
+        loaded = dataclasses.replace(loaded, without=config.without)
     return loaded, jax.tree.map(jnp.asarray, eta)
 
 

@@ -4,10 +4,10 @@ A suite is an adapter module, imported only when the suite is used, so that nobo
 needs, a package that is not used. An adapter has two functions:
 
     def names() -> Sequence[str]: ...  # its items, in the order to show them
-    def make(item: str, *, frames: int = 1) -> Environment: ...
+    def make(item: str, *, size: int = 84) -> Environment: ...
 
 `make` may have a default for `item`, and as many annotated keyword parameters as it has settings:
-`suite:ITEM,frames=4` gives them, with types checked by `discorl.specs`. It is called only with an
+`suite:ITEM,size=64` gives them, with types checked by `discorl.specs`. It is called only with an
 item that `names` holds, and raises `UserError` for a value that it does not accept.
 """
 

@@ -14,25 +14,32 @@ def check_host(environment: HostEnvironment, steps: int, count: int, seed: int) 
     types = _types(environment, first, played, count)
     if not types.ok:
         return [types]
-    again = _play(environment, steps, count, seed)
-    alone = _play(environment, steps, 1, seed)
     observations = jax.tree.map(lambda *x: np.stack(x), *[step.observation for step in played])
+    findings = [types, values(observations, np.stack([step.reward for step in played]))]
+    if environment.deterministic:
+        findings += _repeated(environment, first, played, count, seed)
+    return [*findings, _ends(played)]
+
+
+def _repeated(
+    environment: HostEnvironment, first: PyTree, played: list[HostStep], count: int, seed: int
+) -> list[Finding]:
+    """The same played again, and by one environment alone."""
+    again = _play(environment, len(played), count, seed)
+    alone = _play(environment, len(played), 1, seed)
     return [
-        types,
         same(
             "determinism",
             (first, _rows(played)),
             (again[0], _rows(again[1])),
             "the same seed gives the same episodes",
         ),
-        values(observations, np.stack([step.reward for step in played])),
         same(
             "by hand",
             (at(first, slice(1)), _rows(played, slice(1))),
             (alone[0], _rows(alone[1])),
             "one environment on its own sees what the first of several does",
         ),
-        _ends(played),
     ]
 
 

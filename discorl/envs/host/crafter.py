@@ -43,7 +43,7 @@ class _Crafter(HostEnvironment):
     length: int
 
     num_actions = len(crafter.constants.actions)
-    deterministic = False  # creatures are drawn from sets, which have no order of their own
+    deterministic = False  # the same seed was seen to give other episodes
     # Whether an episode unlocked each achievement: means over episodes are success rates.
     episode_metrics = tuple(f"achievement/{name}" for name in _ACHIEVEMENTS)
 

@@ -28,6 +28,8 @@ def make(item: str, *, bins: int | None = None, max_steps: int | None = None) ->
         bins: values to which each dimension of a continuous action is reduced.
         max_steps: a time limit in place of the registered one.
     """
+    if max_steps is not None and max_steps < 1:
+        raise UserError(f"gymnasium: max_steps is {max_steps}; expected at least 1")
 
     def create(render: bool) -> gymnasium.Env:
         mode = "rgb_array" if render else None
