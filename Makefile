@@ -28,10 +28,13 @@ format: $(VENV)/developers
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/users  ## speed, as ratios within one run; wants Disco103
+bench: $(VENV)/developers  ## speed, as ratios within one run; wants Disco103
 	$(BIN)/python benchmarks/update.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/meta_gradient.py
+	$(BIN)/python benchmarks/float32.py
+	$(BIN)/python benchmarks/environments.py
+	$(BIN)/python benchmarks/host.py
 
 $(VENV)/users: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,7 +42,7 @@ $(VENV)/users: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/developers: $(VENV)/users
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .[dev]
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .[dev,jax-envs,host-envs]
 	@touch $@
 
 clean:

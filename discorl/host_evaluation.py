@@ -12,7 +12,9 @@ MOST_ENVIRONMENTS = 16  # that episodes are played in at once
 ROLLOUT = 32  # steps between two looks at the episodes
 
 
-def _actor(trainer: HostTrainer, key: Key, greedy: bool, count: int, length: int) -> HostActor:
+def _actor(
+    trainer: HostTrainer, key: Key, greedy: bool, *, count: int, length: int, render: bool
+) -> HostActor:
     def policy(params: Params, observation: PyTree) -> Array:
         logits = trainer.learner.policy(params, observation)
         if not greedy:
@@ -27,7 +29,7 @@ def _actor(trainer: HostTrainer, key: Key, greedy: bool, count: int, length: int
         length=length,
         seed=int(jax.random.bits(key, dtype=jnp.uint32)),
         frame_stack=trainer.config.frame_stack,
-        render=length == 1,
+        render=render,
     )
 
 
@@ -51,7 +53,8 @@ def play(
     count = min(episodes, MOST_ENVIRONMENTS)
     quota = np.full(count, episodes // count) + (np.arange(count) < episodes % count)
     seed_key, key = jax.random.split(key)
-    background = Background(_actor(trainer, seed_key, greedy, count, ROLLOUT), params)
+    actor = _actor(trainer, seed_key, greedy, count=count, length=ROLLOUT, render=False)
+    background = Background(actor, params)
     finished: list[list[Episode]] = [[] for _ in range(count)]
     stopped: dict[int, Episode] = {}  # as they stood; their environments count no further
     try:
@@ -86,7 +89,9 @@ def film(
 ) -> list[np.ndarray]:
     """Pictures of one episode; none if the environment cannot be drawn."""
     seed_key, key = jax.random.split(key)
-    background = Background(_actor(trainer, seed_key, greedy, 1, 1), params)
+    # Picture by picture: a step at a time.
+    actor = _actor(trainer, seed_key, greedy, count=1, length=1, render=True)
+    background = Background(actor, params)
     pictures: list[np.ndarray] = []
     try:
         background.wait()

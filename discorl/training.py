@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl import compilation, envs, frames, plots, rules
+from discorl import compilation, envs, frames, memory, plots, rules
 from discorl.config import LONGEST_CALL, Config, configure
 from discorl.envs import Environment
 from discorl.envs.host import EnvironmentFailure, HostEnvironment
@@ -196,12 +196,14 @@ def train(
         else:
             config = config or configure(**settings)
             trainer, eta = build(config, environment or envs.make(config.env), network)
+        template = jax.eval_shape(lambda: initial_state(trainer))
+        memory.check_replay(trainer.config, template.replay)
         if out is not None:
             own = {"environment": environment is not None, "network": network is not None}
             rule = rules.find(trainer.config.rule, trainer.config.rules_path)
             described = trainer.config.as_dict() | {"own": own}
             run = stack.enter_context(Run.create(out, described, copies={RULE_FILE: rule}))
-        return _Loop(trainer, eta, run, on_rows).run()
+        return _Loop(trainer, eta, run, template, on_rows).run()
 
 
 def reopen(
@@ -249,12 +251,14 @@ class _Loop:
         trainer: Trainer | HostTrainer,
         eta: Params,
         run: Run | None,
+        template: TrainState,  # shapes and dtypes of a state
         on_rows: Callable[[list[dict[str, float]]], None] | None,
     ) -> None:
         self._trainer = trainer
         self._config = trainer.config
         self._eta = eta
         self._run = run
+        self._template = template
         self._on_rows = on_rows
         self._rows: list[dict[str, float]] = []
         self._seconds = 0.0
@@ -284,7 +288,7 @@ class _Loop:
                 rate = count / elapsed
                 done += count
                 stopped = interrupted()
-                if done == config.updates or stopped or done - saved >= config.checkpoint_every:
+                if done == config.updates or stopped or done % config.checkpoint_every == 0:
                     self._save(done, state)
                     saved = done
                 progress.update(done, {"return": self._recent_return()})
@@ -292,8 +296,7 @@ class _Loop:
 
     def _start(self) -> tuple[int, TrainState]:
         if self._run is not None:
-            template = jax.eval_shape(lambda: initial_state(self._trainer))
-            restored = self._run.restore(template)
+            restored = self._run.restore(self._template)
             if restored is not None:
                 columns = self._run.metrics()
                 names = list(columns)

@@ -16,7 +16,8 @@ import discorl
 from discorl import cli
 from discorl.comparison import configure_comparison, load, report, suites, work
 from discorl.comparison.cells import curve
-from discorl.comparison.results import Scale, final_cells, sweep_cells
+from discorl.comparison.results import final_cells, sweep_cells
+from discorl.comparison.scales import Scale
 from discorl.types import UserError
 
 TINY = """
@@ -68,6 +69,21 @@ def test_a_line_more(tmp_path):
     assert config.training(config.rules[0], config.environments[0]).hidden == (4,)
 
 
+def test_a_file_beside_another(tmp_path):
+    folder = tmp_path / "suites"
+    folder.mkdir()
+    (folder / "base.toml").write_text(TINY)
+    (folder / "more.toml").write_text('extends = "base.toml"\nseeds = 7\n')
+    config = configure_comparison(folder / "more.toml")
+    assert (config.seeds, config.steps) == (7, 96)
+    (folder / "base.toml").write_text('extends = "../suites/more.toml"')
+    with pytest.raises(UserError, match="which extends this file in turn"):
+        configure_comparison(folder / "more.toml")
+    (folder / "base.toml").write_text("extends = 3")
+    with pytest.raises(UserError, match="extends is 3; expected a suite's name"):
+        configure_comparison(folder / "more.toml")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -101,8 +117,11 @@ def test_scales_must_be_known(tmp_path):
     environments = ["probes:ConstantReward", "catch"]
     with pytest.raises(UserError, match="has no returns of its own to normalise scores by"):
         discorl.compare(rules=["ppo"], environments=environments, out=tmp_path / "run")
-    with pytest.raises(UserError, match="no environment 'katch'"):
-        discorl.compare(rules=["ppo"], environments=["katch"], out=tmp_path / "run")
+    # A slip of the pen is no suite that is not installed, and does not wait until all is trained.
+    scaled = {"env": "katch", "random": 0, "optimal": 1}
+    for environments in (["katch"], ["catch", "katch"], ["catch", scaled]):
+        with pytest.raises(UserError, match="no environment 'katch'"):
+            discorl.compare(rules=["ppo"], environments=environments, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -158,6 +177,72 @@ def test_choice_of_learning_rates(tmp_path):
     assert chosen("environment") == [0.1, 0.2]
     # A rate that diverged somewhere comes after one that trained well everywhere.
     assert chosen("suite", **{"catch_0.2": "diverged"}) == [0.1, 0.1]
+
+
+def test_a_rule_whose_whole_sweep_fails_is_not_run(tmp_path, capsys):
+    """No cell gets as far as training: their settings are refused, be it once more."""
+    path, lines = tmp_path / "run", []
+    results = discorl.compare(
+        rules=[{"rule": "ppo", "settings": {"batch": 10, "environments": 10}}],
+        environments=["catch"],
+        learning_rates=[0.1, 0.2],
+        out=path,
+        tell=lines.append,
+    )
+    assert results.finished
+    assert not results.aggregates
+    assert results.chosen == {("ppo", "catch"): None}
+    (content,) = results.final.values()
+    reason = "not run: every learning rate failed in the sweep: UserError: batch is 10"
+    assert content["message"].startswith(reason)
+    assert "learning rate of ppo: none, for all failed" in lines
+    assert any("final ppo on catch: failed: not run" in line for line in lines)
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["compare", "--resume", str(path)])
+    assert exit.value.code == 1
+    assert f"ppo: {reason}" in capsys.readouterr().out
+    assert reason in (path / "report" / "index.html").read_text()
+
+
+def test_a_sweep_that_fails_in_one_environment(tmp_path):
+    """Tuned for the suite, a rate is chosen by the other; tuned for each, there is none here."""
+    for tune, expected in (("suite", [0.01, 0.01]), ("environment", [0.01, None])):
+        path = tmp_path / tune
+        results = fabricate(path, rules=["ppo"], tune=tune)
+        other = results.config.environments[1]
+        for cell in results.sweep:
+            good = record(cell, Scale(0, 1), np.random.default_rng(0), 100)
+            better = {"returns": [cell.learning_rate] * 2}
+            bad = {"status": "failed", "message": "out of luck"}
+            write(path, cell, bad if cell.environment == other else good | better)
+        results = load(path)
+        assert list(results.chosen.values()) == expected
+        assert list(results.untuned) == [("ppo", other.label)] * (tune == "environment")
+
+
+def test_returns_as_they_are(tmp_path, capsys):
+    """One environment without a scale: nothing is called normalised, and there is no gap."""
+    path = tmp_path / "run"
+    results = fabricate(path, environments=["probes:ConstantReward"])
+    assert not results.normalised
+    assert list(results.aggregates["ppo"]) == ["iqm", "median", "mean"]
+    text = report.write(results).read_text()
+    assert "returns as they are" in text
+    assert "IQM of return per episode" in text
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "--resume", str(path)])
+    told = capsys.readouterr().out
+    assert "returns as they are, 95% intervals" in told
+    for word in ("normalised", "ptimality gap"):
+        assert word not in told
+        assert word not in text
+    results = fabricate(tmp_path / "other")
+    text = report.write(results).read_text()
+    assert "normalised score" in text
+    assert "Optimality gap" in text
+    assert "returns as they are" not in text
+    assert "<th>seeds</th>" in text
+    assert "<td>1000000&ndash;1000001</td>" in text
 
 
 def test_unfinished_rules_do_not_hide_the_others(tmp_path):

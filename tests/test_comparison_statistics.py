@@ -1,6 +1,7 @@
 """Statistics of scores: hand-computed values, and those of rliable."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,25 @@ def test_bootstrap_is_a_function_of_its_seed(monkeypatch):
     monkeypatch.setattr(statistics, "_PIECE", 300)
     pieces = statistics.estimate(statistics.mean, scores)
     assert pieces.low == pytest.approx(one.low, abs=0.03)
+
+
+def test_memory_does_not_grow_with_pairs_or_thresholds(monkeypatch):
+    piece = 100_000
+    monkeypatch.setattr(statistics, "_PIECE", piece)
+    scores = np.random.default_rng(0).normal(size=(50, 10))
+    thresholds = np.linspace(-1, 1, 100)
+    for run in (
+        lambda: statistics.estimate_improvement(scores, scores + 0.1, samples=200),
+        lambda: statistics.estimate(
+            lambda s: statistics.profile(s, thresholds), scores, samples=200
+        ),
+    ):
+        tracemalloc.start()
+        run()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        # Samples, their indices, and a few arrays of their size on the way.
+        assert peak < 6 * 8 * piece
 
 
 def test_efficiency_curve_is_the_iqm_at_each_point():

@@ -424,6 +424,24 @@ def test_an_environment_that_cannot_start():
         discorl.train(**TINY, environment=Clocks(Broken))
 
 
+def test_environments_are_closed_if_a_later_one_cannot_be_made():
+    made, closed = [], []
+
+    class Third(Clock):
+        def __init__(self):
+            if len(made) == 2:
+                raise OSError("no more")
+            made.append(self)
+
+        def close(self):
+            closed.append(self)
+
+    with pytest.raises(OSError, match="no more"):
+        SerialVector(Third, [1, 2, 3])
+    assert closed == made
+    assert len(made) == 2
+
+
 def test_observations_of_another_structure():
     class Nested(Clock):
         def observe(self):

@@ -65,7 +65,7 @@ def test_adapters_keep_the_contract(name, packages):
         ("gymnasium:CartPole-v1", ["gymnasium"]),
         ("atari:Pong,size=20", ["ale_py", "gymnasium"]),
         ("procgen:coinrun", ["envpool"]),
-        ("crafter:reward,size=16,length=3", ["crafter"]),
+        ("crafter:reward,size=18,length=3", ["crafter"]),
         ("nethack:NetHackScore-v0,max_steps=20", ["nle"]),
     ],
 )

@@ -140,6 +140,8 @@ def test_continuous_actions_are_refused_or_cut_up():
     assert len(np.unique(two.actions, axis=0)) == 9
     with pytest.raises(UserError, match="bins is 1; expected at least 2"):
         envs.make("gymnax:Pendulum-v1,bins=1")
+    with pytest.raises(UserError, match="gymnax:Reacher-misc: 10000 combinations of actions"):
+        envs.make("gymnax:Reacher-misc,bins=100")
     with pytest.raises(UserError, match="2 discrete actions: it takes no bins"):
         envs.make("gymnax:CartPole-v1,bins=5")
 

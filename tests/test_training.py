@@ -16,7 +16,7 @@ import probes
 import pytest
 
 import discorl
-from discorl import training
+from discorl import memory, training
 from discorl.envs import Catch
 from discorl.rules import weights
 from discorl.types import UserError
@@ -320,6 +320,18 @@ def test_resuming_a_finished_run_gives_its_results(tmp_path, tiny_run):
     assert_same(again.metrics["loss"], tiny_run.metrics["loss"])
 
 
+def test_checkpoints_stay_at_their_multiples_after_a_stop(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    monkeypatch.setattr(training, "CALL_SECONDS", 0.0)
+    stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
+    assert not discorl.train(**TINY, out=run, on_rows=stop).finished
+    assert checkpoints_of(run) == ["00000001.npz"]
+    seen = []
+    discorl.train(resume=run, on_rows=lambda rows: seen.extend(checkpoints_of(run)[-1:]))
+    assert list(dict.fromkeys(seen)) == ["00000001.npz", "00000006.npz"]
+    assert checkpoints_of(run)[-1] == "00000012.npz"
+
+
 # --- mistakes -------------------------------------------------------------------------------------
 
 
@@ -347,6 +359,25 @@ def test_resuming_a_finished_run_gives_its_results(tmp_path, tiny_run):
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(UserError, match=message):
         discorl.train(**settings)
+
+
+def test_a_replay_that_does_not_fit_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"replay is 100000000000: so many .* memory are available"):
+        discorl.train(**TINY | {"replay": 10**11, "replay_fraction": 1.0}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    # Atari's frames: 29 moments and 3 before them, 84 x 84 bytes each, in 60,689 trajectories.
+    config = discorl.configure(env="atari:Pong")
+    frames = jax.ShapeDtypeStruct((config.replay, 32, 84, 84), jnp.uint8)
+    monkeypatch.setattr(memory, "available", lambda: 2**30)
+    with pytest.raises(UserError, match=r"take 12.8 GiB, and 1.0 GiB .* `--preset atari_small`"):
+        memory.check_replay(config, frames)
+    monkeypatch.setattr(memory, "available", lambda: 13 * 2**30)
+    memory.check_replay(config, frames)
+    memory.check_replay(config, None)
+
+
+def test_memory_is_read():
+    assert 2**20 < memory.available() < 2**50
 
 
 def test_settings_come_from_one_place():

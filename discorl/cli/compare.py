@@ -85,7 +85,8 @@ def _tell(line: str) -> None:
 
 def _result(results: Results) -> Result:
     written = report.write(results)
-    return Result(_data(results, written), _text(results, written), ok=results.finished)
+    ok = results.finished and bool(results.aggregates)
+    return Result(_data(results, written), _text(results, written), ok=ok)
 
 
 def _data(results: Results, written: Path) -> dict[str, Any]:
@@ -111,9 +112,10 @@ def _data(results: Results, written: Path) -> dict[str, Any]:
 def _text(results: Results, written: Path) -> str:
     lines = []
     if results.aggregates:
-        rows = [["", *_HEADINGS.values()]]
+        found = next(iter(results.aggregates.values()))
+        rows = [["", *(_HEADINGS[name] for name in found)]]
         for rule, row in results.aggregates.items():
-            rows.append([rule, *(_interval(row[name]) for name in _HEADINGS)])
+            rows.append([rule, *(_interval(row[name]) for name in found)])
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines += [
             "  ".join(
@@ -125,17 +127,20 @@ def _text(results: Results, written: Path) -> str:
             for row in rows
         ]
         count = len(results.tasks)
+        scores = "normalised scores" if results.normalised else "returns as they are"
         lines.append(
-            f"normalised scores, 95% intervals, {results.config.seeds} runs in each of {count} "
+            f"{scores}, 95% intervals, {results.config.seeds} runs in each of {count} "
             f"environment{'s' if count > 1 else ''}"
         )
         left_out = len(results.config.environments) - count
         if left_out:
             lines.append(f"{left_out} environments are not finished by all rules and do not count")
     else:
-        lines.append("no environment is finished by all rules yet")
+        lines.append("no environment is finished by all rules")
     if results.failures:
         lines.append(f"{len(results.failures)} cells failed or diverged; the report lists them")
+    untuned = {rule: why for (rule, _), why in results.untuned.items()}
+    lines += [f"{rule}: {why}" for rule, why in untuned.items()]
     lines.append(f"report: {written}")
     if not results.finished:
         lines.append(f"stopped; go on with: discorl compare --resume {results.path}")

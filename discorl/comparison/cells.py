@@ -60,6 +60,14 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Records what came of the cell in a folder, which is made if need be."""
+    content = json.dumps(record, indent=1).encode()
+    with write_errors_reported(path / RECORD):
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / RECORD, lambda file: file.write(content))
+
+
 def run(
     cell: Cell, path: Path, config: Config, steps: int, *, keep_checkpoints: bool
 ) -> dict[str, Any] | None:
@@ -84,10 +92,7 @@ def run(
         record = {"status": "failed", "message": message.strip()}
     if record is None:
         return None
-    content = json.dumps(record, indent=1).encode()
-    with write_errors_reported(path / RECORD):
-        path.mkdir(parents=True, exist_ok=True)
-        write_atomically(path / RECORD, lambda file: file.write(content))
+    write_record(path, record)
     if record["status"] != "failed" and not keep_checkpoints:
         shutil.rmtree(path / "checkpoints", ignore_errors=True)
     return record

@@ -81,16 +81,22 @@ class IntervalChart:
 Chart = LineChart | IntervalChart
 
 
+def aggregate_titles(results: Results) -> dict[str, str]:
+    """The aggregates that there are, by name."""
+    found = next(iter(results.aggregates.values()), {})
+    return {name: title for name, title in AGGREGATE_TITLES.items() if name in found}
+
+
 def aggregates(results: Results) -> IntervalChart:
     """Every aggregate of every rule."""
     panels = []
-    for name, title in AGGREGATE_TITLES.items():
+    for name, title in aggregate_titles(results).items():
         rows = []
         for rule, found in results.aggregates.items():
             e = found[name]
             rows.append(Row(_series(results, rule), rule, e.value, e.low, e.high))
         panels.append((title, tuple(rows)))
-    return IntervalChart("aggregates", "Aggregates of normalised scores", tuple(panels))
+    return IntervalChart("aggregates", f"Aggregates of {results.measure}", tuple(panels))
 
 
 def improvements(results: Results) -> IntervalChart:
@@ -111,7 +117,7 @@ def profiles(results: Results) -> LineChart:
         for rule, e in found.items()
     )
     title = "Performance profiles"
-    return LineChart("profiles", title, "normalised score", "share of runs above it", lines)
+    return LineChart("profiles", title, results.measure, "share of runs above it", lines)
 
 
 def efficiency(results: Results) -> LineChart:
@@ -121,7 +127,7 @@ def efficiency(results: Results) -> LineChart:
         for rule, (steps, e) in results.efficiency.items()
     )
     title = "Sample efficiency"
-    return LineChart("efficiency", title, "environment steps", "IQM of normalised scores", lines)
+    return LineChart("efficiency", title, "environment steps", f"IQM of {results.measure}", lines)
 
 
 def curves(results: Results) -> list[LineChart]:

@@ -230,8 +230,13 @@ def _check_settings(table: Mapping[str, Any]) -> None:
         raise UserError(f"settings is {settings!r}; expected a table of settings")
 
 
-def _load(suite: str | os.PathLike[str]) -> dict[str, Any]:
-    """The table of a suite; `extends` names another one that it starts from."""
+def _load(suite: str | os.PathLike[str], extending: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The table of a suite; `extends` names another one that it starts from.
+
+    Args:
+        suite: its name or file.
+        extending: the files that led to it.
+    """
     text = os.fspath(suite)
     if text.endswith(".toml"):
         try:
@@ -249,8 +254,19 @@ def _load(suite: str | os.PathLike[str]) -> dict[str, Any]:
         table = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{text}: is not TOML: {error}") from error
-    base = _load(table.pop("extends")) if "extends" in table else {}
+    base = _load(*_extended(text, table.pop("extends"), extending)) if "extends" in table else {}
     return base | {"name": Path(text).stem} | table
+
+
+def _extended(text: str, extends: Any, extending: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """What a suite starts from, a file being looked for beside it, and the files so far."""
+    if not isinstance(extends, str):
+        raise UserError(f"{text}: extends is {extends!r}; expected a suite's name or a TOML file")
+    base = str(Path(text).parent / extends) if extends.endswith(".toml") else extends
+    chain = (*extending, os.path.realpath(text))
+    if os.path.realpath(base) in chain:
+        raise UserError(f"{text}: extends {extends!r}, which extends this file in turn")
+    return base, chain
 
 
 def _folder() -> Any:

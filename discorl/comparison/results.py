@@ -1,6 +1,5 @@
 """What a comparison found: its cells read back, scores, and the statistics of them."""
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -13,24 +12,12 @@ import numpy as np
 from discorl import envs
 from discorl.comparison import statistics
 from discorl.comparison.cells import Cell, read_record
-from discorl.comparison.config import ComparisonConfig, EnvironmentEntry, RuleEntry
+from discorl.comparison.config import ComparisonConfig, EnvironmentEntry
+from discorl.comparison.scales import Scale
 from discorl.comparison.statistics import Estimate
+from discorl.comparison.tuning import Chosen, choose, why_none
 
 PROFILE_POINTS = 101
-
-Chosen = dict[tuple[str, str], float | None]  # learning rate by labels of rule and environment
-
-
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """The returns that make scores of 0 and 1."""
-
-    random: float
-    optimal: float
-
-    def score(self, value: Any) -> Any:
-        """A return on the scale."""
-        return (value - self.random) / (self.optimal - self.random)
 
 
 def sweep_cells(config: ComparisonConfig) -> Iterator[Cell]:
@@ -100,6 +87,26 @@ class Results:
         """The cells that failed or diverged."""
         both = itertools.chain(self.sweep.items(), self.final.items())
         return {cell: r for cell, r in both if r is not None and r["status"] != "finished"}
+
+    @property
+    def untuned(self) -> dict[tuple[str, str], str]:
+        """Why there is no learning rate, by rule and environment, where a whole sweep failed."""
+        pairs = itertools.product(self.config.rules, self.config.environments)
+        reasons = {
+            (rule.label, environment.label): why_none(self.config, self.sweep, rule, environment)
+            for rule, environment in pairs
+        }
+        return {key: reason for key, reason in reasons.items() if reason is not None}
+
+    @property
+    def normalised(self) -> bool:
+        """Whether scores are on a scale; else they are returns as they are."""
+        return all(scale.known for scale in self.scales.values())
+
+    @property
+    def measure(self) -> str:
+        """What scores are."""
+        return "normalised score" if self.normalised else "return per episode"
 
     # --- scores -----------------------------------------------------------------------------------
 
@@ -172,11 +179,15 @@ class Results:
 
     @functools.cached_property
     def aggregates(self) -> dict[str, dict[str, Estimate]]:
-        """Every aggregate of every rule, with its interval."""
+        """Every aggregate of every rule, with its interval.
+
+        Without a scale there is no optimum, and no gap to it.
+        """
         return {
             rule: {
                 name: statistics.estimate(function, self.scores(rule))
                 for name, function in statistics.AGGREGATES.items()
+                if self.normalised or name != "optimality_gap"
             }
             for rule in (self.rules if self.tasks else ())
         }
@@ -246,50 +257,6 @@ class Results:
                 }
             )
         return rows
-
-
-def choose(
-    config: ComparisonConfig,
-    sweep: Mapping[Cell, Mapping[str, Any] | None],
-    scales: Mapping[str, Scale],
-) -> Chosen:
-    """The learning rate of each rule in each environment.
-
-    That with the best mean score over environments or, tuned by environment, there. A rate that
-    failed or diverged somewhere comes after all that did not.
-    """
-    chosen: Chosen = {}
-    for rule, environment in itertools.product(config.rules, config.environments):
-        rates = config.rates(rule)
-        where = config.environments if config.tune == "suite" else (environment,)
-        best = max(rates, key=lambda rate: _merit(rule, where, rate, sweep, scales), default=None)
-        chosen[rule.label, environment.label] = best
-    return chosen
-
-
-def _merit(
-    rule: RuleEntry,
-    where: tuple[EnvironmentEntry, ...],
-    rate: float,
-    sweep: Mapping[Cell, Mapping[str, Any] | None],
-    scales: Mapping[str, Scale],
-) -> tuple[int, float]:
-    """How many cells a rate trained well in, and its mean score over their environments."""
-    finished = [
-        (cell.environment.label, record["returns"])
-        for cell, record in sweep.items()
-        if cell.rule == rule and cell.learning_rate == rate and cell.environment in where
-        if record is not None and record["status"] == "finished"
-        if cell.environment.label in scales
-    ]
-    by_environment: dict[str, list[float]] = {}
-    for label, returns in finished:
-        by_environment.setdefault(label, []).extend(returns)
-    scores = [
-        float(np.mean(scales[label].score(np.array(returns))))
-        for label, returns in by_environment.items()
-    ]
-    return len(finished), math.fsum(scores) / len(scores) if scores else -math.inf
 
 
 def _mean(values: list) -> float | None:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from discorl import envs, rules
-from discorl.comparison import cells
+from discorl import rules
+from discorl.comparison import cells, scales
 from discorl.comparison.cells import Cell
 from discorl.comparison.config import (
     ComparisonConfig,
@@ -26,7 +26,8 @@ from discorl.comparison.config import (
     folder_name,
     read,
 )
-from discorl.comparison.results import Results, Scale, final_cells, sweep_cells
+from discorl.comparison.results import Results, final_cells, sweep_cells
+from discorl.comparison.scales import Scale
 from discorl.config import Config
 from discorl.runs import Run
 from discorl.types import UserError
@@ -100,6 +101,7 @@ class _Runner:
         self._config = read_config(described)
         self._scales = read_scales(described)
         self._done = 0
+        self._untuned: Mapping[tuple[str, str], str] = {}
 
     def run(self) -> Results:
         config = self._config
@@ -110,7 +112,8 @@ class _Runner:
         total = len(sweep) + blocks
         try:
             if self._go_through(sweep, total):
-                chosen = _results(self._run).chosen
+                swept = _results(self._run)
+                chosen, self._untuned = swept.chosen, swept.untuned
                 for label, rates in _by_rule(chosen).items():
                     if any(len(config.rates(r)) > 1 for r in config.rules if r.label == label):
                         self._tell(f"learning rate of {label}: {rates}")
@@ -128,19 +131,28 @@ class _Runner:
             if record is not None and record["status"] != "failed":
                 continue
             start = time.perf_counter()
-            record = cells.run(
-                cell,
-                path,
-                self._training(cell),
-                self._config.steps,
-                keep_checkpoints=self._config.keep_checkpoints,
-            )
+            record = self._run_cell(cell, path)
             if record is None:
                 return False
             outcome = self._outcome(cell, record)
             seconds = time.perf_counter() - start
             self._tell(f"[{self._done}/{total}] {cell}: {outcome} ({seconds:.0f} s)")
         return True
+
+    def _run_cell(self, cell: Cell, path: Path) -> dict[str, Any] | None:
+        """Runs a cell, unless there is no learning rate for it; None if the user stopped it."""
+        reason = self._untuned.get((cell.rule.label, cell.environment.label))
+        if cell.kind == "final" and reason is not None:
+            record = {"status": "failed", "message": reason}
+            cells.write_record(path, record)
+            return record
+        return cells.run(
+            cell,
+            path,
+            self._training(cell),
+            self._config.steps,
+            keep_checkpoints=self._config.keep_checkpoints,
+        )
 
     def _training(self, cell: Cell) -> Config:
         config = self._config.training(cell.rule, cell.environment, cell.learning_rate)
@@ -159,16 +171,17 @@ class _Runner:
         scale = self._scales[cell.environment.label]
         scores = [scale.score(value) for value in record["returns"]]
         mean = sum(scores) / len(scores)
-        return f"mean score {mean:.3f}" + (", diverged" if record["status"] == "diverged" else "")
+        kind = "score" if scale.known else "return"
+        return f"mean {kind} {mean:.3f}" + (", diverged" if record["status"] == "diverged" else "")
 
 
 def create(path: Path, config: ComparisonConfig, command: str | None) -> Run:
     """Makes the directory of a comparison and writes down all that it depends on."""
-    scales, unavailable = _scales(config)
+    found, unavailable = scales.find(config)
     files = {rule.label: _rule_file(config, rule) for rule in config.rules}
     described = {
         "comparison": config.as_dict(),
-        "scales": {label: dataclasses.asdict(scale) for label, scale in scales.items()},
+        "scales": {label: dataclasses.asdict(scale) for label, scale in found.items()},
         "unavailable": unavailable,
         "sha256": {
             label: hashlib.sha256(file.read_bytes()).hexdigest()
@@ -182,33 +195,6 @@ def create(path: Path, config: ComparisonConfig, command: str | None) -> Run:
     with contextlib.suppress(OSError):
         (path / "checkpoints").rmdir()  # cells have them, the comparison has none
     return run
-
-
-def _scales(config: ComparisonConfig) -> tuple[dict[str, Scale], dict[str, str]]:
-    """The scales of scores, and why an environment cannot be made, by label."""
-    scales, unavailable = {}, {}
-    for entry in config.environments:
-        if entry.random is not None and entry.optimal is not None:
-            scales[entry.label] = Scale(entry.random, entry.optimal)
-            continue
-        try:
-            environment = envs.make(entry.env)
-        except UserError as error:
-            unavailable[entry.label] = str(error)
-            continue
-        reference = getattr(environment, "reference", lambda: None)()
-        if reference is not None:
-            scales[entry.label] = Scale(float(reference.random), float(reference.optimal))
-        elif len(config.environments) == 1:
-            scales[entry.label] = Scale(0.0, 1.0)  # returns as they are
-        else:
-            raise UserError(
-                f"environment {entry.env!r} has no returns of its own to normalise scores by: "
-                f'write it in a TOML file as {{ env = "{entry.env}", random = ..., optimal = ... }}'
-            )
-    if len(unavailable) == len(config.environments):
-        raise UserError(next(iter(unavailable.values())))
-    return scales, unavailable
 
 
 def _rule_file(config: ComparisonConfig, rule: RuleEntry) -> Path | None:
@@ -239,7 +225,7 @@ def _by_rule(chosen: Mapping[tuple[str, str], float | None]) -> dict[str, str]:
     rates: dict[str, list[str]] = {}
     for (label, _), rate in chosen.items():
         texts = rates.setdefault(label, [])
-        text = "the recipe's" if rate is None else f"{rate:g}"
+        text = "none, for all failed" if rate is None else f"{rate:g}"
         if text not in texts:
             texts.append(text)
     return {label: ", ".join(texts) for label, texts in rates.items()}

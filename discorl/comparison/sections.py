@@ -51,9 +51,8 @@ def _lead(results: Results) -> list[str]:
     lines.append(
         f'<p class="note">{config.seeds} runs of each rule in each of {count} environments, '
         f"{config.steps:,} environment steps a run. A score is the mean return per episode over "
-        "the last tenth of the updates, normalised so that the lower end of the environment's "
-        "scale is 0 and the upper end 1. Brackets are 95% intervals of a stratified bootstrap "
-        f"with {SAMPLES:,} samples (Agarwal et al. 2021).</p>"
+        f"the last tenth of the updates, {_scaling(results)}. Brackets are 95% intervals of a "
+        f"stratified bootstrap with {SAMPLES:,} samples (Agarwal et al. 2021).</p>"
     )
     if config.seeds < FEW_RUNS:
         lines.append(
@@ -66,6 +65,12 @@ def _lead(results: Results) -> list[str]:
             "count in the aggregates.</p>"
         )
     return lines
+
+
+def _scaling(results: Results) -> str:
+    if not results.normalised:
+        return "as it is: no scale is known to normalise it by"
+    return "normalised so that the lower end of the environment's scale is 0 and the upper end 1"
 
 
 def _verdict(results: Results, best: str) -> str:
@@ -86,23 +91,23 @@ def _whole(results: Results) -> bool:
 
 
 def _summary(results: Results) -> list[str]:
-    names = list(charts.AGGREGATE_TITLES)
+    titles = charts.aggregate_titles(results)
     best = {
         name: (min if name == "optimality_gap" else max)(
             row[name].value for row in results.aggregates.values()
         )
-        for name in names
+        for name in titles
     }
     rows = []
     for rule, row in results.aggregates.items():
         cells = []
-        for name in names:
+        for name in titles:
             mark = ' class="best"' if row[name].value == best[name] else ""
             cells.append(f"<td{mark}>{_number(row[name])}</td>")
         rows.append([escape(rule), *cells])
     return [
         page.heading("Summary"),
-        page.table("summary", ["rule", *charts.AGGREGATE_TITLES.values()], rows),
+        page.table("summary", ["rule", *titles.values()], rows),
         page.figure(charts.aggregates(results)),
     ]
 
@@ -143,10 +148,8 @@ def _environments(results: Results) -> list[str]:
     rows = []
     for environment in results.config.environments:
         cells = [_mean_score(results, rule, environment.label) for rule in results.rules]
-        scale = results.scales.get(environment.label)
-        ends = ["", ""] if scale is None else [f"{scale.random:.4g}", f"{scale.optimal:.4g}"]
-        rows.append([escape(environment.label), *cells, *ends])
-    head = ["mean score", *results.rules, "return for 0", "return for 1"]
+        rows.append([escape(environment.label), *cells, *_ends(results, environment.label)])
+    head = [f"mean {results.measure}", *results.rules, "return for 0", "return for 1"]
     note = (
         "Mean return per episode over seeds; the band reaches from the lowest to the highest seed."
     )
@@ -156,6 +159,16 @@ def _environments(results: Results) -> list[str]:
         f'<div class="grid">{grid}</div>',
         page.table("environments", head, rows),
     ]
+
+
+def _ends(results: Results, task: str) -> list[str]:
+    """The ends of an environment's scale."""
+    scale = results.scales.get(task)
+    if scale is None:
+        return ["", ""]
+    if not scale.known:
+        return ['<td class="text" colspan="2">returns as they are</td>']
+    return [f"{scale.random:.4g}", f"{scale.optimal:.4g}"]
 
 
 def _mean_score(results: Results, rule: str, task: str) -> str:
@@ -215,6 +228,7 @@ def _sweep(results: Results) -> list[str]:
                 escape(cell.rule.label),
                 f'<td class="text">{escape(cell.environment.label)}</td>',
                 f"<td{mark}>{cell.learning_rate:g}</td>",
+                _seeds(cell),
                 f"<td{mark}>{escape(outcome)}</td>",
             ]
         )
@@ -223,11 +237,16 @@ def _sweep(results: Results) -> list[str]:
     config = results.config
     where = "the whole suite" if config.tune == "suite" else "each environment"
     title = (
-        f"Learning rates: for {where}, by the mean score of {config.sweep_seeds} runs each, on "
-        f"seeds from {config.sweep_seed}"
+        f"Learning rates: for {where}, by the mean {results.measure} of {config.sweep_seeds} runs "
+        f"each, on seeds from {config.sweep_seed}"
     )
-    head = ["rule", "environment", "learning rate", "mean score"]
+    head = ["rule", "environment", "learning rate", "seeds", f"mean {results.measure}"]
     return [page.details(title, page.table("sweep", head, rows))]
+
+
+def _seeds(cell: Cell) -> str:
+    last = cell.seed + cell.seeds - 1
+    return f"{cell.seed}" if cell.seeds == 1 else f"{cell.seed}&ndash;{last}"
 
 
 def _failures(results: Results) -> list[str]:

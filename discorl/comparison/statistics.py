@@ -73,14 +73,18 @@ def probability_of_improvement(scores_x: np.ndarray, scores_y: np.ndarray) -> np
         scores_x: [..., runs of X, tasks].
         scores_y: [..., runs of Y, tasks], of the same tasks.
     """
-    one, two = scores_x[..., :, None, :], scores_y[..., None, :, :]
-    return ((one > two) + 0.5 * (one == two)).mean(axis=(-3, -2, -1))
+    runs = scores_x.shape[-2]
+    total = np.zeros(scores_x.shape[:-2])
+    for i in range(runs):  # one at a time: all pairs at once take too much memory
+        one = scores_x[..., i : i + 1, :]
+        total += ((one > scores_y) + 0.5 * (one == scores_y)).mean(axis=(-2, -1))
+    return total / runs
 
 
 def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     """Share of runs above each threshold, every task weighing the same: [..., thresholds]."""
     flat = scores.reshape(*scores.shape[:-2], -1)
-    return (flat[..., None, :] > thresholds[:, None]).mean(axis=-1)
+    return np.stack([(flat > threshold).mean(axis=-1) for threshold in thresholds], axis=-1)
 
 
 # --- intervals ------------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ def make(item: str = "reward", *, size: int = 64, length: int = 10_000) -> HostE
         size: pixels a side.
         length: after so many steps an episode is cut.
     """
-    if size < 16 or length < 1:
+    if size < 18 or length < 1:
         raise UserError(
-            f"crafter: size is {size} and length {length}; expected at least 16 and at least 1"
+            f"crafter: size is {size} and length {length}; expected at least 18 and at least 1"
         )
     return _Crafter(item, size, length)
 

@@ -48,7 +48,13 @@ class SerialVector(HostVector):
             seeds: one for each.
         """
         self.seeds = list(seeds)
-        self._singles = [make() for _ in seeds]
+        self._singles: list[Single] = []
+        try:
+            for _ in self.seeds:
+                self._singles.append(make())
+        except BaseException:
+            self.close()
+            raise
         self._cut = np.zeros(len(self.seeds), bool)  # by a truncation, and to be reset
 
     def reset(self) -> PyTree:

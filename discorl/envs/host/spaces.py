@@ -1,7 +1,5 @@
 """Gymnasium's spaces as discorl's observations and actions."""
 
-import itertools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,9 +7,8 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
+from discorl.envs.actions import combinations
 from discorl.types import PyTree, UserError
-
-MOST_ACTIONS = 1000
 
 Reader = Callable[[Any], PyTree]
 
@@ -85,7 +82,7 @@ def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
         return np.arange(space.start, space.start + space.n)
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
         choices = [range(s, s + n) for s, n in zip(space.start, space.nvec, strict=True)]
-        return _product(choices, space.shape, space.dtype, name)
+        return combinations(choices, space.shape, space.dtype, name)
     if not isinstance(space, spaces.Box):
         raise UserError(f"{name}: actions of {space} are not supported; expected Discrete")
     if bins is None:
@@ -99,17 +96,7 @@ def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
         )
     ends = zip(space.low.ravel(), space.high.ravel(), strict=True)
     values = [np.linspace(low, high, bins) for low, high in ends]
-    return _product(values, space.shape, space.dtype, name)
-
-
-def _product(choices: Any, shape: tuple[int, ...], dtype: Any, name: str) -> np.ndarray:
-    count = math.prod(len(values) for values in choices)
-    if count > MOST_ACTIONS:
-        raise UserError(
-            f"{name}: {count} combinations of actions; expected at most {MOST_ACTIONS}: give "
-            "fewer bins, or choose among fewer actions in a wrapper of your own"
-        )
-    return np.array(list(itertools.product(*choices)), dtype).reshape(count, *shape)
+    return combinations(values, space.shape, space.dtype, name)
 
 
 def numbers_of(info: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:

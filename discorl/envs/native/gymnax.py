@@ -6,7 +6,6 @@ reset.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import specs
+from discorl.envs.actions import combinations
 from discorl.envs.base import Environment, Step
 from discorl.envs.native.arrays import fix_types, same_types
 from discorl.envs.native.pictures import draw_planes
@@ -38,7 +38,8 @@ def make(item: str, *, bins: int | None = None, **parameters: specs.Value) -> En
         **parameters: of gymnax's own for this environment, such as `max_steps_in_episode`.
 
     Raises:
-        UserError: a parameter is not known, or actions are continuous and `bins` is not given.
+        UserError: a parameter is not known, or actions are continuous and `bins` is not given, or
+            makes too many of them.
     """
     environment, settings = gymnax.make(item)
     known = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
@@ -69,8 +70,7 @@ def _actions(item: str, space: Any, bins: int | None) -> np.ndarray:
         raise UserError(f"gymnax:{item}: bins is {bins}; expected at least 2")
     low, high = (np.broadcast_to(end, space.shape).ravel() for end in (space.low, space.high))
     axes = [np.linspace(*ends, bins) for ends in zip(low, high, strict=True)]
-    grid = np.array(list(itertools.product(*axes)), np.float32)
-    return grid.reshape(-1, *space.shape)
+    return combinations(axes, space.shape, np.float32, f"gymnax:{item}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

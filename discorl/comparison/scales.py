@@ -1,0 +1,68 @@
+"""The scales that put returns of different environments side by side."""
+
+import dataclasses
+from typing import Any
+
+from discorl import envs, specs
+from discorl.comparison.config import ComparisonConfig
+from discorl.envs import own, suites
+from discorl.types import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The returns that make scores of 0 and 1."""
+
+    random: float
+    optimal: float
+    known: bool = True  # False: there are no such returns, and scores are returns as they are
+
+    def score(self, value: Any) -> Any:
+        """A return on the scale."""
+        return (value - self.random) / (self.optimal - self.random)
+
+
+AS_THEY_ARE = Scale(0.0, 1.0, known=False)
+
+
+def find(config: ComparisonConfig) -> tuple[dict[str, Scale], dict[str, str]]:
+    """The scales of scores, and why an environment cannot be made, by label.
+
+    Raises:
+        UserError: an environment is not known, no scale is known for it, or none can be made.
+    """
+    scales, unavailable = {}, {}
+    for entry in config.environments:
+        _check_name(entry.env)
+        if entry.random is not None and entry.optimal is not None:
+            scales[entry.label] = Scale(entry.random, entry.optimal)
+            continue
+        try:
+            environment = envs.make(entry.env)
+        except UserError as error:
+            unavailable[entry.label] = str(error)
+            continue
+        reference = getattr(environment, "reference", lambda: None)()
+        if reference is not None:
+            scales[entry.label] = Scale(float(reference.random), float(reference.optimal))
+        elif len(config.environments) == 1:
+            scales[entry.label] = AS_THEY_ARE
+        else:
+            raise UserError(
+                f"environment {entry.env!r} has no returns of its own to normalise scores by: "
+                f'write it in a TOML file as {{ env = "{entry.env}", random = ..., optimal = ... }}'
+            )
+    if len(unavailable) == len(config.environments):
+        raise UserError(next(iter(unavailable.values())))
+    return scales, unavailable
+
+
+def _check_name(text: str) -> None:
+    """Raises a `UserError` for a name that no suite has, installed or not."""
+    spec = specs.parse(text)
+    suite = envs.SUITES.get(spec.name)
+    if suite is None:
+        if spec.name not in envs.REGISTRY and not own.found(spec):
+            envs.make(text)  # which says what there is instead
+    elif spec.item is not None and not suite.missing():
+        suites.check_item(suite.name, spec.item, suite.names())

@@ -1,0 +1,36 @@
+"""Actions of several dimensions as one choice among finitely many."""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from discorl.types import UserError
+
+MOST_ACTIONS = 1000
+
+
+def combinations(
+    choices: Iterable[Sequence[Any] | np.ndarray], shape: tuple[int, ...], dtype: Any, name: str
+) -> np.ndarray:
+    """Every combination of one value for each dimension: [A, *shape].
+
+    Args:
+        choices: the values of each dimension.
+        shape: of one action.
+        dtype: of actions.
+        name: of the environment, for messages.
+
+    Raises:
+        UserError: there are more than `MOST_ACTIONS`.
+    """
+    choices = list(choices)
+    count = math.prod(len(values) for values in choices)
+    if count > MOST_ACTIONS:
+        raise UserError(
+            f"{name}: {count} combinations of actions; expected at most {MOST_ACTIONS}: give "
+            "fewer bins, or choose among fewer actions in a wrapper of your own"
+        )
+    return np.array(list(itertools.product(*choices)), dtype).reshape(count, *shape)
