@@ -431,6 +431,11 @@ def test_interrupt_while_saving_keeps_the_old(run, monkeypatch):
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(np.lib.format, "write_array", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run.save(2, state(2))
+    # A process that was started in the background ignores the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run.save(2, state(2))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert [file.name for file in (run.path / "checkpoints").iterdir()] == ["00000001.npz"]
