@@ -1,6 +1,6 @@
 """One meta-gradient with Disco103's sizes: time, temporaries, and updates' worth of work.
 
-    python benchmarks/meta_gradient.py [--windows 2 5 20] [--repeats 3]
+    python benchmarks/meta_gradient.py [--windows 2 5 20] [--repeats 3] [--mixed-mode]
 
 The agent is that of the authors' demo: 5x5 observations, torso (512, 512), action LSTM 256, heads
 256, 3 actions, 32 trajectories of 28 transitions. The cost of an inner update is set against a
@@ -44,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--windows", type=int, nargs="+", default=[2, 5, 20])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--mixed-mode", action="store_true")
     arguments = parser.parse_args()
 
     rule = Disco()
@@ -53,7 +54,7 @@ def main() -> None:
         rule.outputs(ACTIONS), observation, action_lstm=256, action_hidden=(256,)
     )
     optimizer = discorl.Optimisation(learning_rate=5e-4).optimizer()
-    learner = discorl.Learner(rule, network, optimizer, ACTIONS)
+    learner = discorl.Learner(rule, network, optimizer, ACTIONS, arguments.mixed_mode)
     meta_value = MetaValue(observation)
     agent = (learner.init(jax.random.key(0), observation), meta_value.init(jax.random.key(1)))
     meta_gradient = MetaGradient(learner, meta_value)
