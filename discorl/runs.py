@@ -244,6 +244,21 @@ class Run:
         self._tensorboard.restart(0 if update is None else update + 1)
 
 
+def check_source(config: Any, settings: Mapping[str, Any], *, out: Any, resume: Any) -> None:
+    """Refuses a run whose settings would come from several places.
+
+    Args:
+        config: all settings, or None.
+        settings: single ones; empty if there are none.
+        out: the run directory to make, or None.
+        resume: the run directory to go on with, or None.
+    """
+    if sum(x is not None for x in (config, resume, settings or None)) > 1:
+        raise UserError("give one of config, resume and single settings, not several of them")
+    if resume is not None and out is not None:
+        raise UserError("a resumed run goes on in its own directory: give either resume or out")
+
+
 def _write(path: Path, content: bytes) -> None:
     files.write_atomically(path, lambda file: file.write(content))
 

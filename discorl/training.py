@@ -26,7 +26,7 @@ from discorl.networks import Network, standard
 from discorl.networks.prepared import prepared
 from discorl.optimisation import Optimisation
 from discorl.progress import Progress
-from discorl.runs import Run
+from discorl.runs import Run, check_source
 from discorl.trainers import CompiledProgram, Program, Trainer, TrainState
 from discorl.types import OutputSpec, Params, PyTree, UserError
 
@@ -183,10 +183,7 @@ def train(
         result = discorl.train(rule="ppo", env="catch", seed=1, out="runs/ppo")
         print(result.recent_return())
     """
-    if sum(x is not None for x in (config, resume, settings or None)) > 1:
-        raise UserError("give one of config, resume and single settings, not several of them")
-    if resume is not None and out is not None:
-        raise UserError("a resumed run goes on in its own directory: give either resume or out")
+    check_source(config, settings, out=out, resume=resume)
     compilation.enable_cache()
     with contextlib.ExitStack() as stack:
         run = None

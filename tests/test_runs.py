@@ -14,7 +14,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from discorl import checkpoints
 from discorl.metrics import MetricsFile
-from discorl.runs import Run
+from discorl.runs import Run, check_source
 from discorl.types import UserError
 
 CONFIG = {"env": "catch", "updates": 10, "rates": (0.1, 0.2)}
@@ -439,3 +439,23 @@ def test_interrupt_while_saving_keeps_the_old(run, monkeypatch):
     finally:
         signal.signal(signal.SIGINT, before)
     assert [file.name for file in (run.path / "checkpoints").iterdir()] == ["00000001.npz"]
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "out", "resume", "message"),
+    [
+        ("config", {"seed": 1}, None, None, "give one of config, resume and single settings"),
+        ("config", {}, None, "run", "give one of config, resume and single settings"),
+        (None, {"seed": 1}, None, "run", "give one of config, resume and single settings"),
+        (None, {}, "new", "run", "give either resume or out"),
+    ],
+)
+def test_settings_come_from_one_place(config, settings, out, resume, message):
+    with pytest.raises(UserError, match=message):
+        check_source(config, settings, out=out, resume=resume)
+
+
+def test_one_source_of_settings_is_accepted():
+    check_source("config", {}, out="new", resume=None)
+    check_source(None, {"seed": 1}, out="new", resume=None)
+    check_source(None, {}, out=None, resume="run")

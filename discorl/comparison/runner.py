@@ -122,9 +122,9 @@ class _Runner:
             self._tell("stopped")
         return _results(self._run)
 
-    def _go_through(self, todo: list[Cell], total: int) -> bool:
+    def _go_through(self, planned: list[Cell], total: int) -> bool:
         """Runs the cells that are not finished; False if the user stopped it."""
-        for cell in todo:
+        for cell in planned:
             self._done += 1
             path = self._run.path / cell.folder
             record = cells.read_record(path)

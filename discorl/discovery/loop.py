@@ -20,7 +20,7 @@ from discorl.discovery.scoring import Scoring
 from discorl.interrupts import interrupts
 from discorl.progress import Progress
 from discorl.rules import Disco, weights
-from discorl.runs import Run
+from discorl.runs import Run, check_source
 from discorl.types import Array, Key, Params, UserError
 from discorl.versions import versions
 
@@ -87,10 +87,7 @@ def discover(
         result = discorl.discover(preset="laptop", meta_steps=500, out="runs/mine")
         discorl.train(rule="runs/mine/best.npz", env="catch")
     """
-    if sum(x is not None for x in (config, resume, settings or None)) > 1:
-        raise UserError("give one of config, resume and single settings, not several of them")
-    if resume is not None and out is not None:
-        raise UserError("a resumed run goes on in its own directory: give either resume or out")
+    check_source(config, settings, out=out, resume=resume)
     compilation.enable_cache()
     with contextlib.ExitStack() as stack:
         run = None
