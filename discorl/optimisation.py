@@ -1,4 +1,4 @@
-"""The optimiser of an agent: Adam, each element of its step clipped, and a schedule."""
+"""The optimiser of agents and rules: Adam, each element of its step clipped, and a schedule."""
 
 import dataclasses
 from typing import Literal, NamedTuple
@@ -58,7 +58,7 @@ def scale_by_adam(
 
 @dataclasses.dataclass(frozen=True)
 class Optimisation:
-    """Settings of an agent's optimiser."""
+    """Settings of an optimiser."""
 
     learning_rate: float = 3e-4
     end_learning_rate: float = 0.0  # where a cosine schedule arrives

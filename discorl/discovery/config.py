@@ -3,10 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from discorl import specs
 from discorl.config import Config
+from discorl.optimisation import Schedule
 from discorl.rules.meta_network import Sizes
 from discorl.types import UserError
 
@@ -38,6 +39,10 @@ class DiscoverConfig:
     """Environment steps of a life, each drawn with a probability inverse to its length."""
     meta_learning_rate: float = 1e-3
     """Learning rate of the rule."""
+    meta_schedule: Schedule = "constant"
+    """How it changes over the meta-steps: constant, or cosine, which ends at 0."""
+    average: float = 0.0
+    """Decay of the average over the rule's parameters that is evaluated and written; 0: none."""
     per_agent_adam: bool = True
     """Whether each agent's meta-gradient goes through an Adam of its own before the mean."""
     max_meta_gradient: float = 1e4
@@ -132,6 +137,10 @@ class DiscoverConfig:
         )
         self._require(self.seed >= 0, "seed", "at least 0")
         self._require(len(self.evaluate_on) > 0, "evaluate_on", "at least one environment")
+        self._require(
+            self.meta_schedule in get_args(Schedule), "meta_schedule", "constant or cosine"
+        )
+        self._require(0 <= self.average < 1, "average", "at least 0 and below 1")
         for name in ("meta_learning_rate", "max_meta_gradient", "value_learning_rate"):
             value = getattr(self, name)
             self._require(math.isfinite(value) and value > 0, name, "a positive number")

@@ -54,7 +54,7 @@ class DiscoverResult:
 
     config: DiscoverConfig
     rule: Disco
-    eta: Params  # the rule's parameters after the last meta-step
+    eta: Params  # the rule's parameters, or their average, after the last meta-step
     best_eta: Params  # and those that were evaluated best
     best_score: float
     metrics: dict[str, np.ndarray]  # one row a meta-step
@@ -212,7 +212,7 @@ class _Loop:
 
     def _evaluate(self, done: int, state: DiscoverState) -> DiscoverState:
         """Scores the rule; the best one so far becomes part of the state."""
-        eta = state.population.eta
+        eta = state.population.average
         score = self._scoring(eta)
         if score.mean > float(state.best_score):
             state = DiscoverState(state.population, eta, jnp.float32(score.mean), jnp.int32(done))
@@ -240,7 +240,7 @@ class _Loop:
         best = self._provenance(int(state.best_meta_step))
         best |= {"score": score if math.isfinite(score) else None}
         for name, eta, metadata in (
-            ("rule.npz", state.population.eta, self._provenance(done)),
+            ("rule.npz", state.population.average, self._provenance(done)),
             ("best.npz", state.best_eta, best),
         ):
             weights.save(self._run.path / name, jax.tree.map(np.asarray, eta), metadata)
@@ -261,7 +261,7 @@ class _Loop:
         return DiscoverResult(
             config=self._config,
             rule=self._rule,
-            eta=state.population.eta,
+            eta=state.population.average,
             best_eta=state.best_eta,
             best_score=float(state.best_score),
             metrics=_columns(self._rows),

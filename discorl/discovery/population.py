@@ -10,7 +10,7 @@ import optax
 
 from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.config import DiscoverConfig
-from discorl.optimisation import scale_by_adam
+from discorl.optimisation import Optimisation
 from discorl.rules import Disco
 from discorl.types import Array, Key, Metrics, Params, PyTree
 
@@ -23,6 +23,7 @@ class PopulationState:
     """All that discovery depends on from one meta-step to the next."""
 
     eta: Params
+    average: Params  # of eta over the meta-steps; what discovery hands out
     groups: tuple[AgentState, ...]  # every leaf [agents of the group, ...]
     optimizers: PyTree  # with one Adam an agent, every leaf [agents, ...]
     dropped: Array  # [agents] int32, meta-gradients left out so far
@@ -36,9 +37,11 @@ class Population:
         described = config.groups()
         self.counts = [group.count for group in described]
         self.groups = [Agents(group, config, rule) for group in described]
-        self._adam = optax.chain(
-            scale_by_adam(), optax.clip(1.0), optax.scale(-config.meta_learning_rate)
-        )
+        self._adam = Optimisation(
+            learning_rate=config.meta_learning_rate,
+            schedule=config.meta_schedule,
+            steps=config.meta_steps,
+        ).optimizer()
         # One program a group begins the lives of its agents, the first and all later ones.
         self._begins = [jax.jit(group.begin) for group in self.groups]
         self._steps = [
@@ -46,6 +49,9 @@ class Population:
             for group in self.groups
         ]
         self._move = jax.jit(self.combine, donate_argnums=1)
+        self._average = jax.jit(
+            lambda average, eta: optax.incremental_update(eta, average, 1 - config.average)
+        )
         self._place = jax.jit(_place, donate_argnums=0)
 
     def init(self, eta: Params, key: Key) -> PopulationState:
@@ -59,7 +65,7 @@ class Population:
         optimizer = self._adam.init(eta)
         if self.config.per_agent_adam:
             optimizer = jax.tree.map(lambda x: jnp.stack([x] * total), optimizer)
-        return PopulationState(eta, tuple(states), optimizer, jnp.zeros(total, jnp.int32))
+        return PopulationState(eta, eta, tuple(states), optimizer, jnp.zeros(total, jnp.int32))
 
     def meta_step(self, state: PopulationState) -> tuple[PopulationState, Columns, Columns]:
         """Every agent lives on for a window; the rule moves; those whose life is over begin anew.
@@ -82,7 +88,8 @@ class Population:
         )
         by_agent = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *metrics)
         by_agent |= {"meta/gradient_norm": norms, "dropped": dropped}
-        state = PopulationState(eta, tuple(groups), optimizers, dropped)
+        average = self._average(state.average, eta)
+        state = PopulationState(eta, average, tuple(groups), optimizers, dropped)
         whole, by_agent = jax.device_get((whole, by_agent))
         over = np.flatnonzero(by_agent["steps"] >= by_agent["budget"])
         return self.restart(state, over.tolist()), whole, by_agent
