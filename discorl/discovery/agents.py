@@ -102,6 +102,7 @@ class Agents:
             prediction_entropy=config.prediction_entropy_cost,
             target_mean=config.target_mean_cost,
             target_kl=config.target_kl_cost,
+            target_improvement=config.target_improvement,
         )
         self.meta_gradient = MetaGradient(self.learner, self.meta_value, loss)
 

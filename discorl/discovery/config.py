@@ -59,6 +59,9 @@ class DiscoverConfig:
     """Penalty on the squared mean of the targets' logits."""
     target_kl_cost: float = 0.01
     """Penalty on the distance of pi_hat from the target network's policy."""
+    target_improvement: float = 0.0
+    """How much that policy is improved first, by its advantages clipped at this (1 in Muesli); 0,
+    as in the paper, not at all. It lets a new rule begin to learn much earlier."""
     mixed_mode: bool = False
     """Whether the agents' gradient is differentiated forward over backward; the same result with
     other needs of memory and time."""
@@ -140,6 +143,7 @@ class DiscoverConfig:
         self._require(
             self.meta_schedule in get_args(Schedule), "meta_schedule", "constant or cosine"
         )
+        self._require(self.target_improvement >= 0, "target_improvement", "at least 0")
         self._require(0 <= self.average < 1, "average", "at least 0 and below 1")
         for name in ("meta_learning_rate", "max_meta_gradient", "value_learning_rate"):
             value = getattr(self, name)

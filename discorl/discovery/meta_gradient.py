@@ -24,7 +24,8 @@ class MetaLoss:
     entropy: float = 0.01  # of the policy, rewarded
     prediction_entropy: float = 0.001  # of y and z(a_t), rewarded
     target_mean: float = 0.001  # squared mean of each target's logits
-    target_kl: float = 0.01  # from the target network's policy to pi_hat
+    target_kl: float = 0.01  # from the target network's policy, improved or not, to pi_hat
+    target_improvement: float = 0.0  # clip of the advantages that improve that policy; 0: not
 
 
 @jax.tree_util.register_dataclass
@@ -145,10 +146,24 @@ class MetaGradient:
         """Keeps targets centred, and pi_hat near the target network's policy."""
         targets = details.targets
         centres = [jnp.square(jnp.mean(x)) for x in (targets.pi, targets.y, targets.z)]
-        policy = jax.lax.stop_gradient(details.target["logits"][:-1])
-        weight = (~batch.filler()).astype(policy.dtype)
+        weight = (~batch.filler()).astype(targets.pi.dtype)
+        policy = jax.lax.stop_gradient(self._reference(details, weight))
         kl = returns.weighted_mean(returns.categorical_kl(policy, targets.pi), weight)
         return self.loss.target_mean * sum(centres) + self.loss.target_kl * kl
+
+    def _reference(self, details: Details, weight: Array) -> Array:
+        """Logits of the policy that pi_hat is held near, [T, B, A].
+
+        The target network's, improved by its clipped advantages as in Muesli (Hessel et al. 2021).
+        """
+        logits = jax.nn.log_softmax(details.target["logits"][:-1])
+        if not self.loss.target_improvement:
+            return logits
+        q = details.target["q"][:-1]
+        v = jnp.sum(jax.nn.softmax(details.online["logits"][:-1]) * q, axis=-1)
+        variance = returns.weighted_mean(jnp.square(details.targets.q - v), weight)
+        adv = (q - v[..., None]) / jnp.sqrt(variance + 1e-8)
+        return logits + jnp.clip(adv, -self.loss.target_improvement, self.loss.target_improvement)
 
     def _validation_loss(
         self, params: Params, meta_value: MetaValueState, validation: Trajectory
