@@ -29,7 +29,10 @@ class DiscoverConfig:
     meta_steps: int = 800
     """How many steps of the rule to make."""
     start: str | None = None
-    """Rule to start from, a name or a file; None starts from scratch."""
+    """Rule to start from, a name or a file; None starts from scratch, and `muesli` from a new rule
+    that has learned to imitate Muesli's policy target."""
+    imitation_steps: int = 2000
+    """Steps of that imitation."""
     rules_path: str | None = None
     """Folder or file to look for the starting rule in first."""
 

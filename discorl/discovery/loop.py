@@ -15,6 +15,7 @@ import numpy as np
 
 from discorl import compilation, plots, rules
 from discorl.discovery.config import DiscoverConfig, configure_discovery
+from discorl.discovery.imitation import imitate
 from discorl.discovery.population import Columns, Population, PopulationState
 from discorl.discovery.scoring import Scoring
 from discorl.interrupts import interrupts
@@ -25,6 +26,8 @@ from discorl.types import Array, Key, Params, UserError
 from discorl.versions import versions
 
 Rows = list[dict[str, float]]
+
+IMITATED = "muesli"  # the rule made by hand that can be started from
 
 
 class _Keys(NamedTuple):
@@ -104,6 +107,12 @@ def discover(
             start = config.start and rules.find(config.start, config.rules_path)
             copies = {"start.npz": start or None}
             run = stack.enter_context(Run.create(out, config.as_dict(), "discover", copies))
+        if config.start == IMITATED and _kept_start(run) is None:
+            eta = imitate(config, rule, eta, _keys(config).population)
+            if run is not None:
+                weights.save(
+                    run.path / "start.npz", jax.tree.map(np.asarray, eta), {"bins": rule.num_bins}
+                )
         return _Loop(config, population, scoring, rule, eta, run).run()
 
 
@@ -114,14 +123,16 @@ def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Dis
         config: the settings; a rule that they name brings its own sizes and bins.
         file: file of that rule, in place of where it would be looked for.
     """
-    if config.start is None:
+    if file is None and config.start in (None, IMITATED):
         rule = Disco(sizes=config.sizes, num_bins=config.bins, without=config.without)
         return rule, jax.jit(rule.init_params)(_keys(config).rule)
-    loaded, eta = rules.load(config.start, file=file, rules_path=config.rules_path)
+    # A kept file is a learned rule, whatever it was made from.
+    text = os.fspath(file) if file and config.start == IMITATED else config.start
+    loaded, eta = rules.load(text, file=file, rules_path=config.rules_path)
     if not isinstance(loaded, Disco):
         raise UserError(
-            f"start is {config.start!r}, a rule made by hand; expected a learned rule, by its "
-            "name or file"
+            f"start is {config.start!r}, a rule made by hand; expected {IMITATED!r}, or a learned "
+            "rule by its name or file"
         )
     if config.without != "none":
         loaded = dataclasses.replace(loaded, without=config.without)

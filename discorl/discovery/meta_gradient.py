@@ -17,6 +17,9 @@ from discorl.learning import Details, Learner, LearnerState
 from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
 
 
+TEMPER = 0.1  # of a policy that is improved
+
+
 @dataclasses.dataclass(frozen=True)
 class MetaLoss:
     """Weights of the meta-loss's regularisers."""
@@ -147,23 +150,13 @@ class MetaGradient:
         targets = details.targets
         centres = [jnp.square(jnp.mean(x)) for x in (targets.pi, targets.y, targets.z)]
         weight = (~batch.filler()).astype(targets.pi.dtype)
-        policy = jax.lax.stop_gradient(self._reference(details, weight))
+        policy = jax.lax.stop_gradient(
+            improved_policy(
+                details.online, details.target, targets.q, weight, self.loss.target_improvement
+            )
+        )
         kl = returns.weighted_mean(returns.categorical_kl(policy, targets.pi), weight)
         return self.loss.target_mean * sum(centres) + self.loss.target_kl * kl
-
-    def _reference(self, details: Details, weight: Array) -> Array:
-        """Logits of the policy that pi_hat is held near, [T, B, A].
-
-        The target network's, improved by its clipped advantages as in Muesli (Hessel et al. 2021).
-        """
-        logits = jax.nn.log_softmax(details.target["logits"][:-1])
-        if not self.loss.target_improvement:
-            return logits
-        q = details.target["q"][:-1]
-        v = jnp.sum(jax.nn.softmax(details.online["logits"][:-1]) * q, axis=-1)
-        variance = returns.weighted_mean(jnp.square(details.targets.q - v), weight)
-        adv = (q - v[..., None]) / jnp.sqrt(variance + 1e-8)
-        return logits + jnp.clip(adv, -self.loss.target_improvement, self.loss.target_improvement)
 
     def _validation_loss(
         self, params: Params, meta_value: MetaValueState, validation: Trajectory
@@ -196,6 +189,36 @@ class MetaGradient:
         }
         named: Outputs = {f"meta/{name}": value for name, value in metrics.items()}
         return policy_gradient + regularisation, (meta_value, named)
+
+
+def improved_policy(
+    online: Outputs, target: Outputs, q_target: Array, weight: Array, clip: float
+) -> Array:
+    """The target network's policy, improved by clipped advantages much as in Muesli.
+
+    pi(a|s) ~ pi_target(a|s)^(1 - TEMPER) exp(clip((Q'(s,a) - V'(s)) / sigma, -clip, clip)), where
+    sigma^2 is the mean square of what returns exceed V' by (Hessel et al. 2021, arXiv:2104.06159).
+    Tempered, a policy that only noise has moved becomes uniform again.
+
+    Args:
+        online: what the rule was told of the network's outputs, [T+1, B, ...].
+        target: and of the target network's.
+        q_target: returns, [T, B].
+        weight: of each step in the mean, [T, B].
+        clip: 0 leaves the policy as it is.
+
+    Returns:
+        logits, [T, B, A].
+    """
+    logits = jax.nn.log_softmax(target["logits"][:-1])
+    if clip == 0:
+        return logits
+    q = target["q"][:-1]
+    v = jnp.sum(jax.nn.softmax(online["logits"][:-1]) * q, axis=-1)
+    variance = returns.weighted_mean(jnp.square(q_target - v), weight)
+    return (1 - TEMPER) * logits + jnp.clip(
+        (q - v[..., None]) / jnp.sqrt(variance + 1e-8), -clip, clip
+    )
 
 
 def _floats(tree: PyTree) -> PyTree:

@@ -32,11 +32,11 @@ class PopulationState:
 class Population:
     """Compiled programs of a population; its methods are pure."""
 
-    def __init__(self, config: DiscoverConfig, rule: Disco) -> None:
+    def __init__(self, config: DiscoverConfig, rule: Disco, agents: type[Agents] = Agents) -> None:
         self.config = config
         described = config.groups()
         self.counts = [group.count for group in described]
-        self.groups = [Agents(group, config, rule) for group in described]
+        self.groups = [agents(group, config, rule) for group in described]
         self._adam = Optimisation(
             learning_rate=config.meta_learning_rate,
             schedule=config.meta_schedule,

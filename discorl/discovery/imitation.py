@@ -1,0 +1,102 @@
+"""A start for discovery: a new meta-network that says what Muesli's rule would.
+
+From scratch a discovery has to find out first that a policy should move towards actions of high
+value. Here agents of the population learn by a policy target made by hand, and the meta-network
+learns to predict that target from what it sees of them.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from discorl import returns
+from discorl.discovery.agents import Agents, AgentState
+from discorl.discovery.config import DiscoverConfig
+from discorl.discovery.meta_gradient import improved_policy
+from discorl.discovery.population import Population
+from discorl.progress import Progress
+from discorl.rules import Disco
+from discorl.rules.disco import DiscoState, Targets
+from discorl.types import Array, Key, Metrics, Outputs, Params, Trajectory
+
+CLIP = 1.0  # of the advantages, as in Muesli
+LEARNING_RATE = 1e-2
+AVERAGE = 0.99
+
+
+@dataclasses.dataclass(frozen=True)
+class Imitated(Disco):
+    """The Disco rule with a policy target made by hand; a metric says how far the own one is."""
+
+    def targets(
+        self,
+        eta: Params,
+        state: DiscoState,
+        trajectory: Trajectory,
+        online: Outputs,
+        target: Outputs,
+    ) -> tuple[Targets, DiscoState, Metrics]:
+        """See `Rule.targets`."""
+        targets, state, metrics = super().targets(eta, state, trajectory, online, target)
+        weight = (~trajectory.filler()).astype(targets.pi.dtype)
+        made_by_hand = jax.lax.stop_gradient(
+            improved_policy(online, target, targets.q, weight, CLIP)
+        )
+        distance = returns.categorical_kl(made_by_hand, targets.pi)
+        metrics |= {"imitation": returns.weighted_mean(distance, weight)}
+        return dataclasses.replace(targets, pi=made_by_hand), state, metrics
+
+
+class Imitators(Agents):
+    """Agents that learn by a target made by hand, and say how the meta-network comes nearer."""
+
+    def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
+        """Lives on for one update.
+
+        Returns:
+            the gradient of the distance between the targets; the new state; metrics.
+        """
+        training, batch, episodes = self._trainer(state.task).collect(state.training)
+
+        def distance(eta: Params) -> tuple[Array, tuple]:
+            learner, metrics = self.learner.update(training.learner, eta, batch)
+            return metrics["imitation"], (learner, metrics)
+
+        gradient, (learner, metrics) = jax.grad(distance, has_aux=True)(eta)
+        training = dataclasses.replace(training, learner=learner)
+        life = {"budget": state.budget, "lives": state.lives}
+        return (
+            gradient,
+            dataclasses.replace(state, training=training),
+            metrics | episodes | life,
+        )
+
+
+def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Params:
+    """Teaches a meta-network the policy target of Muesli's rule.
+
+    Args:
+        config: the settings of the discovery to come; its agents are those to learn from.
+        rule: the rule to be discovered.
+        eta: its parameters.
+        key: random key.
+
+    Returns:
+        parameters to start from.
+    """
+    fields = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
+    config = dataclasses.replace(
+        config,
+        meta_steps=config.imitation_steps,
+        meta_learning_rate=LEARNING_RATE,
+        meta_schedule="cosine",
+        average=AVERAGE,
+    )
+    population = Population(config, Imitated(**fields), agents=Imitators)
+    state = population.init(eta, key)
+    with Progress(config.meta_steps, "steps of imitation") as progress:
+        for step in range(config.meta_steps):
+            state, _, by_agent = population.meta_step(state)
+            progress.update(step + 1, {"distance": float(jnp.mean(by_agent["imitation"]))})
+    return state.average
