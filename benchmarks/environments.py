@@ -38,7 +38,7 @@ def measure(name: str, count: int, steps: int, repeats: int) -> dict:
 
     @jax.jit
     def act(actor, key):
-        policy = lambda observation: network.apply(params, observation)["logits"]  # noqa: E731
+        policy = lambda x, core: (network.apply(params, x)["logits"], core)  # noqa: E731
         return acting.rollout(environment, policy, actor, key, steps)
 
     @jax.jit

@@ -88,7 +88,7 @@ def programs(rule: Disco) -> tuple[Callable, Callable, Callable]:
         actor = acting.init(ENVIRONMENT, keys[0], VALIDATION)
         _, validation, _ = acting.rollout(
             ENVIRONMENT,
-            lambda x: trainer.learner.policy(after[0].learner.params, x),
+            lambda *seen: trainer.learner.policy(after[0].learner.params, *seen),
             actor,
             keys[1],
             AGENT.unroll,

@@ -5,12 +5,17 @@
 Both are measured in turns in one run, over the same number of steps. `linear` is a policy that
 costs next to nothing: what is left is what discorl adds to the environments. `standard` is the
 network of the preset for small machines, which shares the processor with the environments here.
+Shares are of the time that passes and of this process's time on all cores; the latter is what to
+look at on a machine that is busy otherwise, but leaves out environments in worker processes:
+
+    python benchmarks/host.py crafter:reward,workers=0 crafter:reward,workers=4
 """
 
 import argparse
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from measuring import report
 
@@ -33,9 +38,9 @@ LENGTH = 32  # steps of a rollout
 def linear(environment: HostEnvironment):
     """Logits from the first numbers of an observation."""
 
-    def policy(params, observation):
+    def policy(params, observation, core):
         leaf = jax.tree.leaves(observation)[0]
-        return leaf.reshape(leaf.shape[0], -1)[:, :1] * params
+        return leaf.reshape(leaf.shape[0], -1)[:, :1] * params, core
 
     return policy, np.zeros(environment.num_actions, np.float32)
 
@@ -51,33 +56,43 @@ def standard(environment: HostEnvironment):
 def measure(name: str, network: str, count: int, rounds: int) -> dict:
     environment = envs.make(name)
     policy, params = (linear if network == "linear" else standard)(environment)
+    params = jax.tree.map(jnp.asarray, params)
     actor = HostActor(environment, policy, count=count, length=LENGTH, seed=0)
     actor.start(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params))
     bare = environment.start(count, 0)
     bare.reset()
     generator = np.random.default_rng(0)
-    seconds: dict[str, list[float]] = {"bare": [], "acting": []}
+    times: dict[str, list[tuple[float, float]]] = {"bare": [], "acting": []}
     for i in range(rounds + 1):
         actions = generator.integers(environment.num_actions, size=(LENGTH, count), dtype=np.int32)
-        start = time.perf_counter()
+        key = jax.block_until_ready(jax.random.key(i))
+        start = clocks()
         for action in actions:
             bare.step(action)
-        middle = time.perf_counter()
-        jax.block_until_ready(actor.rollout(params, jax.random.key(i)).trajectory)
-        end = time.perf_counter()
+        middle = clocks()
+        jax.block_until_ready(actor.rollout(params, key).trajectory)
+        end = clocks()
         if i:  # the first round warms up
-            seconds["bare"].append(middle - start)
-            seconds["acting"].append(end - middle)
+            times["bare"].append((middle[0] - start[0], middle[1] - start[1]))
+            times["acting"].append((end[0] - middle[0], end[1] - middle[1]))
     bare.close()
     actor.close()
-    best = {kind: min(times) for kind, times in seconds.items()}
+    best = {kind: np.min(rows, axis=0) for kind, rows in times.items()}
+    share, processor_share = 100 * best["bare"] / best["acting"]
     return {
         "environment": name,
+        "environments": count,
         "network": network,
-        "bare_steps_per_second": round(LENGTH * count / best["bare"]),
-        "acting_steps_per_second": round(LENGTH * count / best["acting"]),
-        "share_percent": 100 * best["bare"] / best["acting"],
+        "bare_steps_per_second": round(LENGTH * count / best["bare"][0]),
+        "acting_steps_per_second": round(LENGTH * count / best["acting"][0]),
+        "share_percent": share,
+        "processor_share_percent": processor_share,
     }
+
+
+def clocks() -> tuple[float, float]:
+    """Seconds that passed, and seconds that this process had of any core."""
+    return time.perf_counter(), time.process_time()
 
 
 def main() -> None:

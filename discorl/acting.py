@@ -11,9 +11,12 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Environment
+from discorl.networks.recurrence import blank_state, forget
 from discorl.types import Array, Key, PyTree, Trajectory, UserError
 
-Policy = Callable[[PyTree], Array]  # observations [E, ...] -> logits [E, A]
+# Observations [E, ...] and what the agent remembers [E, ...] -> logits [E, A], and what it
+# remembers from then on. An agent without memory hands on the () that it is given.
+Policy = Callable[[PyTree, PyTree], tuple[Array, PyTree]]
 
 
 @jax.tree_util.register_dataclass
@@ -26,6 +29,7 @@ class ActorState:
     awaiting_reset: Array  # [E] bool, the episode was truncated by the latest step
     episode_return: Array  # [E] float, so far, of the episode under way
     episode_length: Array  # [E] int32, so far, of the episode under way
+    core: PyTree = ()  # what the agent remembers from before the latest observations, [E, ...]
 
 
 @jax.tree_util.register_dataclass
@@ -39,8 +43,17 @@ class EpisodeStatistics:
     steps: Array  # [] int32, all steps taken in the environments; a filler is not one
 
 
-def init(environment: Environment, key: Key, num_environments: int) -> ActorState:
-    """Begins an episode in each of `num_environments` environments."""
+def init(
+    environment: Environment, key: Key, num_environments: int, core: PyTree = ()
+) -> ActorState:
+    """Begins an episode in each of `num_environments` environments.
+
+    Args:
+        environment: the task.
+        key: random key; used up.
+        num_environments: E.
+        core: shapes and dtypes of what the agent remembers in one of them.
+    """
     if num_environments < 1:
         raise UserError(f"num_environments must be at least 1, got {num_environments}")
     states, observations = jax.vmap(environment.reset)(jax.random.split(key, num_environments))
@@ -50,6 +63,7 @@ def init(environment: Environment, key: Key, num_environments: int) -> ActorStat
         awaiting_reset=jnp.zeros(num_environments, bool),
         episode_return=jnp.zeros(num_environments),
         episode_length=jnp.zeros(num_environments, jnp.int32),
+        core=blank_state(core, num_environments),
     )
 
 
@@ -65,7 +79,7 @@ def rollout(
 
     Args:
         environment: the task.
-        policy: gives the logits of a batch of observations, [E, ...] -> [E, A].
+        policy: gives the logits of a batch of observations, and what it remembers of them.
         state: from `init` or from the rollout before.
         key: randomness of this rollout.
         length: number of steps, T.
@@ -84,17 +98,16 @@ def rollout(
     reset_keys = jax.random.split(reset_key, (length + 1, num_environments))
 
     def act(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Trajectory]:
-        states, observations, is_filler = carry
+        states, observations, is_filler, core = carry
         noise, step_keys, reset_keys = inputs
-        logits = policy(observations)
+        logits, core = policy(observations, core)
         actions = jnp.argmax(logits + noise, axis=-1)  # a sample: the Gumbel-max trick
         states, step = jax.vmap(environment.step)(states, actions, step_keys)
         terminated = step.terminated & ~is_filler
         truncated = step.truncated & ~step.terminated & ~is_filler
-        following = _reset_where(
-            terminated | is_filler, environment, reset_keys, (states, step.observation)
-        )
-        return (*following, truncated), Trajectory(
+        over = terminated | is_filler
+        following = _reset_where(over, environment, reset_keys, (states, step.observation))
+        return (*following, truncated, forget(core, over)), Trajectory(
             observation=observations,
             action=actions,
             reward=jnp.where(is_filler, 0, step.reward),
@@ -106,9 +119,10 @@ def rollout(
     start = _reset_where(
         state.awaiting_reset, environment, reset_keys[0], (state.environment, state.observation)
     )
-    (states, observations, awaiting_reset), trajectory = jax.lax.scan(
+    core = forget(state.core, state.awaiting_reset)
+    (states, observations, awaiting_reset, new_core), trajectory = jax.lax.scan(
         act,
-        (*start, jnp.zeros_like(state.awaiting_reset)),
+        (*start, jnp.zeros_like(state.awaiting_reset), core),
         (noise, step_keys, reset_keys[1:]),
     )
     trajectory = dataclasses.replace(
@@ -119,9 +133,12 @@ def rollout(
             observations,
         ),
         mask=~trajectory.filler(),
+        core=jax.tree.map(lambda x: x[None], core),
     )
     episode_return, episode_length, statistics = _count_episodes(state, trajectory)
-    state = ActorState(states, observations, awaiting_reset, episode_return, episode_length)
+    state = ActorState(
+        states, observations, awaiting_reset, episode_return, episode_length, new_core
+    )
     return state, trajectory, statistics
 
 

@@ -72,6 +72,8 @@ class Config:
     """Width of the action model's LSTM."""
     action_hidden: tuple[int, ...] = (128,)
     """Hidden widths of the action model's heads."""
+    core: int = 0
+    """Width of an LSTM between torso and heads, for tasks that need memory; 0: none."""
     frame_stack: int = 1
     """Latest frames that the network sees at once; a trajectory keeps each only once."""
     log_every: int = 1
@@ -87,7 +89,7 @@ class Config:
             self._require(getattr(self, name) >= 1, name, "at least 1")
         self._require(self.seed + self.seeds <= 2**31, "seed", "below 2**31, with all seeds")
         self._require(self.log_every <= LONGEST_CALL, "log_every", f"at most {LONGEST_CALL}")
-        amounts = ("seed", "warmup_steps", "end_learning_rate", "weight_decay")
+        amounts = ("seed", "core", "warmup_steps", "end_learning_rate", "weight_decay")
         for name in (*amounts, "max_gradient_norm"):
             self._require(getattr(self, name) >= 0, name, "at least 0")
         for name in ("learning_rate", "max_abs_update", "adam_epsilon"):

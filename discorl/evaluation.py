@@ -13,6 +13,7 @@ from discorl import compilation, host_evaluation
 from discorl.envs import Environment
 from discorl.envs.host import HostEnvironment
 from discorl.files import write_atomically, write_errors_reported
+from discorl.networks.recurrence import blank_state
 from discorl.runs import Run
 from discorl.trainers import Trainer
 from discorl.training import NetworkFactory, initial_state, reopen
@@ -121,10 +122,13 @@ def evaluate(
     return Evaluation(update, seeds, returns, lengths, int((~ended).sum()), filmed)
 
 
-def _choose(trainer: Trainer, params: Params, observation: PyTree, key: Key, greedy: bool) -> Array:
-    """Actions for a batch of observations."""
-    logits = trainer.policy(params, observation)
-    return jnp.argmax(logits, axis=-1) if greedy else jax.random.categorical(key, logits)
+def _choose(
+    trainer: Trainer, params: Params, observation: PyTree, core: PyTree, key: Key, greedy: bool
+) -> tuple[Array, PyTree]:
+    """Actions for a batch of observations, and what the agent remembers from then on."""
+    logits, core = trainer.policy(params, observation, core)
+    action = jnp.argmax(logits, axis=-1) if greedy else jax.random.categorical(key, logits)
+    return action, core
 
 
 def _play(
@@ -144,20 +148,21 @@ def _play(
         return ~jnp.all(ended) & (step < MAX_STEPS)
 
     def advance(carry: tuple) -> tuple:
-        state, observation, total, length, ended, step = carry
+        state, observation, core, total, length, ended, step = carry
         act_key, step_key = jax.random.split(jax.random.fold_in(key, step))
-        action = _choose(trainer, params, observation, act_key, greedy)
+        action, core = _choose(trainer, params, observation, core, act_key, greedy)
         keys = jax.random.split(step_key, episodes)
         state, result = jax.vmap(environment.step)(state, action, keys)
         # An ended episode is stepped on, to no effect on what is counted.
         total = total + jnp.where(ended, 0, result.reward)
         length = length + ~ended
         ended = ended | result.terminated | result.truncated
-        return state, result.observation, total, length, ended, step + 1
+        return state, result.observation, core, total, length, ended, step + 1
 
     zeros = jnp.zeros(episodes)
-    start = (state, observation, zeros, zeros.astype(jnp.int32), zeros.astype(bool), 0)
-    _, _, total, length, ended, _ = jax.lax.while_loop(goes_on, advance, start)
+    core = blank_state(trainer.learner.network.state, episodes)
+    start = (state, observation, core, zeros, zeros.astype(jnp.int32), zeros.astype(bool), 0)
+    *_, total, length, ended, _ = jax.lax.while_loop(goes_on, advance, start)
     return total, length, ended
 
 
@@ -166,8 +171,9 @@ def _film(trainer: Trainer, params: Params, key: Key, greedy: bool) -> list[np.n
     environment = trainer.acted
     reset_key, key = jax.random.split(key)
     state, observation = environment.reset(reset_key)
+    core = blank_state(trainer.learner.network.state, 1)
     step = jax.jit(environment.step)
-    choose = jax.jit(lambda p, x, k: _choose(trainer, p, x, k, greedy))
+    choose = jax.jit(lambda p, x, c, k: _choose(trainer, p, x, c, k, greedy))
     frames = []
     for i in range(MAX_FRAMES):
         picture = environment.render(state)
@@ -176,8 +182,8 @@ def _film(trainer: Trainer, params: Params, key: Key, greedy: bool) -> list[np.n
         frames.append(picture)
         act_key, step_key = jax.random.split(jax.random.fold_in(key, i))
         batch = jax.tree.map(lambda x: x[None], observation)
-        action = choose(params, batch, act_key)[0]
-        state, result = step(state, action, step_key)
+        action, core = choose(params, batch, core, act_key)
+        state, result = step(state, action[0], step_key)
         observation = result.observation
         if result.terminated or result.truncated:
             break

@@ -1,19 +1,15 @@
-"""Acting in environments on the host: trajectories like those of `discorl.acting`.
+"""Acting in environments on the host: trajectories like those of `discorl.acting`."""
 
-Every observation goes to the device once. The program that chooses actions writes it, the actions
-and their logits into a rollout there; rewards and ends of episodes follow when the rollout is full.
-"""
-
+import copy
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from discorl import frames
 from discorl.envs.host.base import (
     EnvironmentFailure,
     HostEnvironment,
@@ -24,9 +20,8 @@ from discorl.envs.host.base import (
     seeds_from,
 )
 from discorl.frames import Frames
+from discorl.host_programs import CompiledPrograms, Policy, Programs
 from discorl.types import Array, Key, Params, PyTree, Trajectory
-
-Policy = Callable[[Params, PyTree], Array]  # parameters, stacks [E, ...] -> logits [E, A]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,104 +43,23 @@ class Rollout:
     steps: int  # taken in all environments; a filler is not one
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Page:
-    """A rollout being written, on the device."""
-
-    frame: PyTree  # [S-1+T+1, E, ...]
-    age: Array  # [T+1, E] int32
-    action: Array  # [T, E] int32
-    logits: Array  # [T, E, A]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Programs:
-    """What is compiled; `size` frames make a stack."""
-
-    policy: Policy
-    observation: PyTree
-    num_actions: int
-    count: int
-    length: int
-    size: int
-
-    def tail(self) -> PyTree:
-        """Frames before the first rollout: [S-1, E, ...]."""
-        return self._zeros(self.size - 1)
-
-    def begin(self, tail: PyTree) -> _Page:
-        """An empty page behind the frames that stacks reach back to."""
-        shape = (self.length, self.count)
-        page = self._zeros(self.length + 1)
-        return _Page(
-            frame=jax.tree.map(lambda x, y: jnp.concatenate([x, y]), tail, page),
-            age=jnp.zeros((self.length + 1, self.count), jnp.int32),
-            action=jnp.zeros(shape, jnp.int32),
-            logits=jnp.zeros((*shape, self.num_actions)),
-        )
-
-    def act(
-        self, page: _Page, params: Params, key: Key, observation: PyTree, age: Array, t: Array
-    ) -> tuple[_Page, Array]:
-        """Writes the observations of a moment, and the actions chosen: [E]."""
-        page = self._observe(page, observation, age, t)
-        recent = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, t, self.size), page.frame)
-        stack = observation if self.size == 1 else frames.window(recent, age, self.size)
-        logits = self.policy(params, stack)
-        noise = jax.random.gumbel(jax.random.fold_in(key, t), logits.shape)
-        action = jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
-        page = dataclasses.replace(
-            page, action=page.action.at[t].set(action), logits=page.logits.at[t].set(logits)
-        )
-        return page, action
-
-    def finish(
-        self, page: _Page, observation: PyTree, age: Array, ends: dict[str, Array]
-    ) -> tuple[Trajectory, PyTree]:
-        """The trajectory, and the frames that the next one reaches back to."""
-        page = self._observe(page, observation, age, jnp.int32(self.length))
-        tail = jax.tree.map(lambda x: x[self.length : self.length + self.size - 1], page.frame)
-        observations = page.frame if self.size == 1 else Frames(page.frame, page.age)
-        return Trajectory(
-            observation=observations, action=page.action, behaviour_logits=page.logits, **ends
-        ), tail
-
-    def example(self) -> Trajectory:
-        """Shapes and dtypes of a trajectory."""
-        row = jax.tree.map(lambda x: x[0], self._zeros(1))
-        flags = jnp.zeros((self.length, self.count), bool)
-        ends = dict.fromkeys(("terminated", "truncated", "mask"), flags)
-        ends["reward"] = flags.astype(jnp.float32)
-        age = jnp.zeros(self.count, jnp.int32)
-        return self.finish(self.begin(self.tail()), row, age, ends)[0]
-
-    def _observe(self, page: _Page, observation: PyTree, age: Array, t: Array) -> _Page:
-        frame = jax.tree.map(
-            lambda rows, x: rows.at[t + self.size - 1].set(x), page.frame, observation
-        )
-        return dataclasses.replace(page, frame=frame, age=page.age.at[t].set(age))
-
-    def _zeros(self, moments: int) -> PyTree:
-        return jax.tree.map(
-            lambda x: jnp.zeros((moments, self.count, *x.shape), x.dtype), self.observation
-        )
-
-
-def example(environment: HostEnvironment, count: int, length: int, size: int) -> Trajectory:
+def example(
+    environment: HostEnvironment, count: int, length: int, size: int, core: PyTree = ()
+) -> Trajectory:
     """Shapes and dtypes of the trajectories that a `HostActor` with these settings makes."""
-    programs = _programs(environment, _no_policy, count, length, size)
+    programs = _programs(environment, _no_policy, count, length, size, core)
     return jax.eval_shape(programs.example)
 
 
-def _no_policy(params: Params, observation: PyTree) -> Array:
+def _no_policy(params: Params, observation: PyTree, core: PyTree) -> tuple[Array, PyTree]:
     raise NotImplementedError
 
 
 def _programs(
-    environment: HostEnvironment, policy: Policy, count: int, length: int, size: int
-) -> _Programs:
-    return _Programs(policy, environment.observation, environment.num_actions, count, length, size)
+    environment: HostEnvironment, policy: Policy, count: int, length: int, size: int, core: PyTree
+) -> Programs:
+    shown, actions = environment.observation, environment.num_actions
+    return Programs(policy, shown, actions, count, length, size, core)
 
 
 class HostActor:
@@ -165,23 +79,39 @@ class HostActor:
         length: int,
         seed: int,
         frame_stack: int = 1,
+        core: PyTree = (),
         render: bool = False,
     ) -> None:
         """Prepares; nothing runs before `start`.
 
         Args:
             environment: the task.
-            policy: gives logits, from parameters and stacks of observations.
+            policy: gives logits and what it remembers, from parameters, stacks of observations
+                and what it remembered.
             count: number of environments, E.
             length: steps of a rollout, T.
             seed: of the environments.
             frame_stack: frames that the policy sees.
+            core: shapes and dtypes of what the policy remembers in one environment.
             render: whether pictures will be asked for.
         """
         self._environment = environment
-        self._programs = _programs(environment, policy, count, length, frame_stack)
-        self._length, self._count, self._oldest = length, count, frame_stack - 1
-        self._seed, self._render = seed, render
+        programs = _programs(environment, policy, count, length, frame_stack, core)
+        self._programs = CompiledPrograms(programs)
+        self._length, self._count = length, count
+        self._oldest = max(1, frame_stack - 1)  # an age of 0 is that of first observations only
+        self._render = render
+        self._set_out(seed)
+
+    def again(self, seed: int) -> Self:
+        """An actor like this one in other environments; what is compiled serves them all."""
+        other = copy.copy(self)
+        other._set_out(seed)
+        return other
+
+    def _set_out(self, seed: int) -> None:
+        count = self._count
+        self._seed = seed
         self._vector: HostVector | None = None
         self._taken = 0  # steps of the vector
         self._called_at: float | None = None  # when the environments were asked, if they are busy
@@ -201,13 +131,11 @@ class HostActor:
             found = self._vector.reset()
             expected = self._environment.observation
             self._observation = check_observation(found, expected, self._count)
-        programs = self._programs
-        self._tail = jax.jit(programs.tail)()
-        self._begin, self._finish = jax.jit(programs.begin), jax.jit(programs.finish)
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        arguments = (params, key, self._observation, self._age, np.int32(0))
-        act = jax.jit(programs.act, donate_argnums=0)
-        self._act = act.lower(jax.eval_shape(programs.begin, self._tail), *arguments).compile()
+        programs = self._programs.programs
+        self._page, self._core = programs.page(), programs.blank()
+        for x, seen in zip(*map(jax.tree.leaves, (self._page, self._observation)), strict=True):
+            x[-1] = seen
+        self._act = self._programs.act(params)
 
     def rollout(self, params: Params, key: Key) -> Rollout:
         """Acts for T steps.
@@ -219,33 +147,58 @@ class HostActor:
         Raises:
             EnvironmentFailure: with the environment, its seed and the step in the message.
         """
-        shape = (self._length, self._count)
-        reward = np.zeros(shape, np.float32)
-        terminated, truncated, mask = (np.zeros(shape, bool) for _ in range(3))
+        size, shape = self._programs.programs.size, (self._length, self._count)
+        core, start, drawn = self._programs.begin(self._core, self._age, key)
+        noise, page = np.asarray(drawn), self._turn_page()
+        leaves = jax.tree.leaves(page)
+        logits, action = np.empty_like(noise), np.empty(shape, np.int32)
+        reward = np.empty(shape, np.float32)
+        terminated, truncated, mask = (np.empty(shape, bool) for _ in range(3))
+        age = np.empty((self._length + 1, self._count), np.int32)
+        age[0] = self._age
         episodes: list[Episode] = []
-        page = self._begin(self._tail)
         for t in range(self._length):
-            page, action = self._act(page, params, key, self._observation, self._age, np.int32(t))
-            filler = self._ended
-            step = self._step(np.asarray(action))
-            mask[t] = ~filler
-            reward[t] = np.where(filler, 0, step.reward)
-            terminated[t] = step.terminated & ~filler
-            ended = (step.terminated | step.truncated) & ~filler
-            self._ended = ended & ~step.first
-            truncated[t] = self._ended
-            episodes += self._count_episodes(reward[t], mask[t], ended, step)
-            self._age = np.where(step.first, 0, np.minimum(self._age + 1, self._oldest)).astype(
-                np.int32
-            )
-        ends = {
+            answer, core = self._act(params, [x[t : t + size] for x in leaves], age[t], core)
+            logits[t] = np.asarray(answer)
+            action[t] = np.argmax(logits[t] + noise[t], axis=-1)  # a sample: the Gumbel-max trick
+            np.logical_not(self._ended, out=mask[t])  # a filler follows what ended
+            step = self._step(action[t])
+            for x, seen in zip(leaves, jax.tree.leaves(self._observation), strict=True):
+                x[t + size] = seen
+            np.multiply(step.reward, mask[t], out=reward[t])
+            np.logical_and(step.terminated, mask[t], out=terminated[t])
+            ended = (step.terminated | step.truncated) & mask[t]
+            self._ended = truncated[t] = ended & ~step.first
+            age[t + 1] = np.where(step.first, 0, np.minimum(age[t] + 1, self._oldest))
+            self._return += reward[t]
+            self._steps += mask[t]
+            if ended.any():
+                episodes += self._finished(ended, step)
+        self._core, self._age, self._page = core, age[-1], page
+        # The device may go on reading these arrays; nothing is written into them any more.
+        told: dict[str, Any] = {
+            "action": action,
             "reward": reward,
+            "behaviour_logits": logits,
             "terminated": terminated,
             "truncated": truncated,
             "mask": mask,
         }
-        trajectory, self._tail = self._finish(page, self._observation, self._age, ends)
+        sent, seen, ages = jax.device_put((told, page, age))
+        observation = seen if size == 1 else Frames(seen, ages)
+        trajectory = Trajectory(observation=observation, core=start, **sent)
         return Rollout(trajectory, episodes, int(mask.sum()))
+
+    def _turn_page(self) -> PyTree:
+        """A new page that begins with the last frames of the old one."""
+        size = self._programs.programs.size
+
+        def turn(old: np.ndarray) -> np.ndarray:
+            new = np.empty_like(old)
+            new[:size] = old[-size:]
+            return new
+
+        return jax.tree.map(turn, self._page)
 
     def under_way(self) -> list[Episode]:
         """The unfinished episodes as they stand; to be asked between two rollouts."""
@@ -293,17 +246,14 @@ class HostActor:
                         f"returned {name} of shape {shape}; expected {(self._count,)}"
                     )
             check_finite(step.reward, "a reward")
-            unseen = np.asarray(step.truncated) & step.first
+            unseen = step.truncated & step.first
             if unseen.any():  # what would be bootstrapped from is not there
                 message = "began an episode in place of a truncated one's last observation"
                 raise EnvironmentFailure(message, int(np.argmax(unseen)))
         return step
 
-    def _count_episodes(
-        self, reward: np.ndarray, real: np.ndarray, ended: np.ndarray, step: HostStep
-    ) -> list[Episode]:
-        self._return += reward
-        self._steps += real
+    def _finished(self, ended: np.ndarray, step: HostStep) -> list[Episode]:
+        """The episodes that ended, [E] bool; others take their places."""
         finished = []
         for index in np.flatnonzero(ended).tolist():
             metrics = {name: float(column[index]) for name, column in step.metrics.items()}

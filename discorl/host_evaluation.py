@@ -15,12 +15,12 @@ ROLLOUT = 32  # steps between two looks at the episodes
 def _actor(
     trainer: HostTrainer, key: Key, greedy: bool, *, count: int, length: int, render: bool
 ) -> HostActor:
-    def policy(params: Params, observation: PyTree) -> Array:
-        logits = trainer.learner.policy(params, observation)
+    def policy(params: Params, observation: PyTree, core: PyTree) -> tuple[Array, PyTree]:
+        logits, core = trainer.learner.policy(params, observation, core)
         if not greedy:
-            return logits
+            return logits, core
         likeliest = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1])
-        return jnp.where(likeliest > 0, 0.0, -jnp.inf)
+        return jnp.where(likeliest > 0, 0.0, -jnp.inf), core
 
     return HostActor(
         trainer.environment,
@@ -29,6 +29,7 @@ def _actor(
         length=length,
         seed=int(jax.random.bits(key, dtype=jnp.uint32)),
         frame_stack=trainer.config.frame_stack,
+        core=trainer.learner.network.state,
         render=render,
     )
 

@@ -44,12 +44,20 @@ class HostTrainer:
         seen = frames.stacked(self.environment.observation, config.frame_stack)
         buffer = None
         if config.replayed:
-            like = host_acting.example(
-                self.environment, config.environments, config.unroll, config.frame_stack
-            )
-            buffer = replay.init(like, config.replay)
+            buffer = replay.init(self.rollout_like(), config.replay)
         learner = self.learner.init(learner_key, seen)
         return TrainState(learner, None, buffer, key, jnp.zeros((), jnp.int32))
+
+    def rollout_like(self) -> Trajectory:
+        """Shapes and dtypes of a rollout, [T, E]."""
+        config = self.config
+        return host_acting.example(
+            self.environment,
+            config.environments,
+            config.unroll,
+            config.frame_stack,
+            self.learner.network.state,
+        )
 
     def learn(
         self,
@@ -74,6 +82,7 @@ class HostTrainer:
             length=self.config.unroll,
             seed=seed,
             frame_stack=self.config.frame_stack,
+            core=self.learner.network.state,
         )
 
 
@@ -99,10 +108,7 @@ class HostProgram:
         self._asked = False
         # Not the learner, whose parameters the actor may still be reading.
         learn = jax.jit(trainer.learn, donate_argnums=0)
-        like = host_acting.example(
-            trainer.environment, config.environments, config.unroll, config.frame_stack
-        )
-        arguments = (state.replay, like, state.learner, state.key, eta)
+        arguments = (state.replay, trainer.rollout_like(), state.learner, state.key, eta)
         try:
             self._learn = learn.lower(*arguments).compile()
             self._actor.wait()  # until the environments have started

@@ -89,9 +89,21 @@ class Learner:
             updates=jnp.zeros((), jnp.int32),
         )
 
-    def policy(self, params: Params, observation: PyTree) -> Array:
-        """Logits of the policy: observations [N, ...] -> [N, A]."""
-        return self.rule.policy(self.parts.observe(params, observation)[0])
+    def policy(
+        self, params: Params, observation: PyTree, core: PyTree = ()
+    ) -> tuple[Array, PyTree]:
+        """Acts at one moment.
+
+        Args:
+            params: of the network.
+            observation: [N, ...].
+            core: what the network remembers, [N, ...]; () if it does not.
+
+        Returns:
+            logits of the policy, [N, A]; what the network remembers from now on, [N, ...].
+        """
+        features, core = self.network.advance(params, observation, core)
+        return self.rule.policy(self.parts.observe(params, features)[0]), core
 
     def update(
         self, state: LearnerState, eta: Params, trajectory: Trajectory
@@ -199,7 +211,8 @@ class Learner:
     def outputs(self, params: Params, trajectory: Trajectory) -> tuple[Outputs, PyTree]:
         """Outputs as a loss reads them, and the root from which all actions' outputs are made."""
         length, batch = trajectory.action.shape
-        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.observation)
+        features = self.network.unroll(params, trajectory)
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), features)
         state_outputs, root = self.parts.observe(params, rows)
         before_last = jax.tree.map(lambda x: x[: length * batch], root)
         taken = self.parts.taken_actions(params, before_last, trajectory.action.reshape(-1))

@@ -1,13 +1,13 @@
 """The optimiser of agents and rules: Adam, each element of its step clipped, and a schedule."""
 
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from discorl.types import Array, Params
+from discorl.types import Array, Params, PyTree
 
 Schedule = Literal["constant", "cosine"]
 
@@ -18,6 +18,13 @@ class AdamState(NamedTuple):
     steps: Array
     mu: Params
     nu: Params
+
+
+class RateState(NamedTuple):
+    """Gradient steps so far, and the learning rate that the schedule goes up to."""
+
+    steps: Array
+    learning_rate: Array
 
 
 def scale_by_adam(
@@ -70,23 +77,33 @@ class Optimisation:
     max_gradient_norm: float = 0.0  # clip of the gradient's norm, before Adam; 0: none
     adam_epsilon: float = 1e-8
 
-    def learning_rates(self) -> optax.Schedule:
-        """The learning rate as a function of the gradient step."""
+    def learning_rates(self, learning_rate: float | Array | None = None) -> optax.Schedule:
+        """The learning rate as a function of the gradient step.
+
+        Args:
+            learning_rate: in place of the settings' own; an array is no part of the program.
+        """
+        peak: Any = self.learning_rate if learning_rate is None else learning_rate
         if self.schedule == "cosine":
             after = optax.cosine_decay_schedule(
-                self.learning_rate,
+                peak,
                 max(1, self.steps - self.warmup),
-                alpha=self.end_learning_rate / self.learning_rate,
+                alpha=self.end_learning_rate / peak,
             )
         else:
-            after = optax.constant_schedule(self.learning_rate)
+            after = optax.constant_schedule(peak)
         if self.warmup == 0:
             return after
-        rise = optax.linear_schedule(0.0, self.learning_rate, self.warmup)
+        rise = optax.linear_schedule(0.0, peak, self.warmup)
         return optax.join_schedules([rise, after], [self.warmup])
 
-    def optimizer(self) -> optax.GradientTransformation:
-        """Clip of the norm, Adam, clip of each element, weight decay, learning rate."""
+    def optimizer(self, *, rate_in_state: bool = False) -> optax.GradientTransformation:
+        """Clip of the norm, Adam, clip of each element, weight decay, learning rate.
+
+        Args:
+            rate_in_state: keep the learning rate in the state, where `with_learning_rate` changes
+                it, so that one compiled program serves all learning rates.
+        """
         transformations = [
             scale_by_adam(epsilon=self.adam_epsilon),
             optax.clip(self.max_abs_update),
@@ -95,5 +112,34 @@ class Optimisation:
             transformations.insert(0, optax.clip_by_global_norm(self.max_gradient_norm))
         if self.weight_decay > 0:
             transformations.append(optax.add_decayed_weights(self.weight_decay))
-        transformations.append(optax.scale_by_learning_rate(self.learning_rates()))
+        if rate_in_state:
+            transformations.append(self._scale_by_rate_in_state())
+        else:
+            transformations.append(optax.scale_by_learning_rate(self.learning_rates()))
         return optax.chain(*transformations)
+
+    def _scale_by_rate_in_state(self) -> optax.GradientTransformation:
+        def init(params: Params) -> RateState:
+            del params
+            return RateState(jnp.zeros((), jnp.int32), jnp.asarray(self.learning_rate, float))
+
+        def update(
+            updates: Params, state: RateState, params: Params | None = None
+        ) -> tuple[Params, RateState]:
+            del params
+            rate = self.learning_rates(state.learning_rate)(state.steps)
+            scaled = jax.tree.map(lambda u: jnp.asarray(-rate, u.dtype) * u, updates)
+            return scaled, state._replace(steps=state.steps + 1)
+
+        return optax.GradientTransformation(init, update)
+
+
+def with_learning_rate(state: PyTree, learning_rate: float) -> PyTree:
+    """A state, of whatever holds an optimiser with its rate in the state, with another rate."""
+
+    def change(node: PyTree) -> PyTree:
+        if not isinstance(node, RateState):
+            return node
+        return node._replace(learning_rate=jnp.full_like(node.learning_rate, learning_rate))
+
+    return jax.tree.map(change, state, is_leaf=lambda node: isinstance(node, RateState))

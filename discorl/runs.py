@@ -120,6 +120,14 @@ class Run:
             _release_lock(lock)
             raise
 
+    def describe(self, config: Mapping[str, Any]) -> None:
+        """Writes the configuration anew, where more of it has become known."""
+        self._check_writable()
+        described = json.dumps({"kind": self.kind, "config": dict(config)}, indent=2)
+        with _full_disk_reported(self.path, "the configuration is as it was"):
+            _write(self.path / "config.json", described.encode())
+        self.config = dict(config)
+
     def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
         """Appends rows to a table and to TensorBoard.
 

@@ -1,7 +1,7 @@
 """One agent's training as pure functions: acting, replay, targets and updates in one program."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 
 import jax
@@ -64,18 +64,22 @@ class Trainer:
         size = self.config.frame_stack
         return self.environment if size == 1 else frames.Remembering(self.environment, size)
 
-    def policy(self, params: Params, observation: PyTree) -> Array:
-        """Logits [N, A] for observations [N, ...] of `acted`."""
+    def policy(
+        self, params: Params, observation: PyTree, core: PyTree = ()
+    ) -> tuple[Array, PyTree]:
+        """See `Learner.policy`, for observations [N, ...] of `acted`."""
         size = self.config.frame_stack
         seen = observation if size == 1 else frames.of_remembering(observation, size)
-        return self.learner.policy(params, seen)
+        return self.learner.policy(params, seen, core)
 
     def init(self, key: Key) -> TrainState:
         """A fresh agent in fresh environments."""
         learner_key, actor_key, key = jax.random.split(key, 3)
         seen = frames.stacked(self.environment.observation, self.config.frame_stack)
         learner = self.learner.init(learner_key, seen)
-        actor = acting.init(self.acted, actor_key, self.config.environments)
+        actor = acting.init(
+            self.acted, actor_key, self.config.environments, self.learner.network.state
+        )
         buffer = None
         if self.config.replayed:
             rollout = jax.eval_shape(self.act, learner.params, actor, key)[1]
@@ -87,8 +91,8 @@ class Trainer:
     ) -> tuple[ActorState, Trajectory, EpisodeStatistics]:
         """Acts for one rollout, [T, E]."""
 
-        def policy(observation: PyTree) -> Array:
-            return self.policy(params, observation)
+        def policy(observation: PyTree, core: PyTree) -> tuple[Array, PyTree]:
+            return self.policy(params, observation, core)
 
         actor, trajectory, episodes = acting.rollout(
             self.acted, policy, actor, key, self.config.unroll
@@ -165,22 +169,61 @@ class Program(Protocol):
         """Lets go of environments on the host."""
 
 
+class Programs:
+    """Compiled functions of training, kept for runs that differ in data only.
+
+    Learning rates and seeds are data, for the state holds them: one program serves them all.
+    Environments have to be known by their names.
+    """
+
+    def __init__(self) -> None:
+        self._inits: dict[Hashable, Callable] = {}
+        self._runs: dict[Hashable, Callable] = {}
+
+    def init(self, trainer: Trainer) -> Callable[[Key], TrainState]:
+        """Makes fresh agents from keys, [seeds], or from one key if there is one seed.
+
+        Their learning rate is that of whichever run came first.
+        """
+        key = self._key(trainer)
+        if key not in self._inits:
+            several = trainer.config.seeds > 1
+            self._inits[key] = jax.jit(jax.vmap(trainer.init) if several else trainer.init)
+        return self._inits[key]
+
+    def run(self, trainer: Trainer, eta: Params, state: TrainState) -> Callable:
+        """`Trainer.run`, which uses its state up; with several seeds, for all of them at once."""
+        key = self._key(trainer)
+        if key not in self._runs:
+            function = trainer.run
+            if trainer.config.seeds > 1:
+                function = jax.vmap(function, in_axes=(0, None, None))
+            count = jax.ShapeDtypeStruct((), jnp.int32)
+            lowered = jax.jit(function, donate_argnums=0).lower(state, eta, count)
+            self._runs[key] = lowered.compile()
+        return self._runs[key]
+
+    def _key(self, trainer: Trainer) -> Hashable:
+        """All that a program depends on."""
+        config = dataclasses.replace(trainer.config, learning_rate=1.0, seed=0)
+        return config, trainer.learner.rule
+
+
 class CompiledProgram:
     """Training in one compiled program, with environments written in JAX."""
 
-    def __init__(self, trainer: Trainer, eta: Params, state: TrainState) -> None:
+    def __init__(
+        self, trainer: Trainer, eta: Params, state: TrainState, programs: Programs | None = None
+    ) -> None:
         """Compiles.
 
         Args:
             trainer: the agents' training.
             eta: the rule's parameters.
             state: like the one to go on from; with several seeds, every leaf has a leading axis.
+            programs: those compiled so far.
         """
-        function = trainer.run
-        if trainer.config.seeds > 1:
-            function = jax.vmap(function, in_axes=(0, None, None))
-        count = jax.ShapeDtypeStruct((), jnp.int32)
-        self._program = jax.jit(function, donate_argnums=0).lower(state, eta, count).compile()
+        self._program = (programs or Programs()).run(trainer, eta, state)
         self._eta = eta
 
     def __call__(

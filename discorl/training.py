@@ -24,10 +24,10 @@ from discorl.interrupts import interrupts
 from discorl.learning import Learner
 from discorl.networks import Network, standard
 from discorl.networks.prepared import prepared
-from discorl.optimisation import Optimisation
+from discorl.optimisation import Optimisation, with_learning_rate
 from discorl.progress import Progress
 from discorl.runs import Run, check_source
-from discorl.trainers import CompiledProgram, Program, Trainer, TrainState
+from discorl.trainers import CompiledProgram, Program, Programs, Trainer, TrainState
 from discorl.types import OutputSpec, Params, PyTree, UserError
 
 NetworkFactory = Callable[[OutputSpec, PyTree], Network]
@@ -79,7 +79,7 @@ def build(
     spec = rule.outputs(environment.num_actions)
     seen = frames.stacked(environment.observation, config.frame_stack)
     if isinstance(environment, HostEnvironment):
-        seen = _prepared_shapes(environment, seen)
+        seen = environment.shown(seen)
     if network is None:
         net = standard(
             spec,
@@ -89,12 +89,15 @@ def build(
             filters=config.filters,
             action_lstm=config.action_lstm,
             action_hidden=config.action_hidden,
+            core=config.core,
         )
     else:
         net = network(spec, seen)
     if isinstance(environment, HostEnvironment):
         net = prepared(net, environment.prepare)
-    learner = Learner(rule, net, optimisation.optimizer(), environment.num_actions)
+    learner = Learner(
+        rule, net, optimisation.optimizer(rate_in_state=True), environment.num_actions
+    )
     eta = jax.tree.map(jnp.asarray, eta)
     if not isinstance(environment, HostEnvironment):
         return Trainer(config, environment, learner), eta
@@ -106,19 +109,20 @@ def build(
     return HostTrainer(config, environment, learner), eta
 
 
-def _prepared_shapes(environment: HostEnvironment, observation: PyTree) -> PyTree:
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), observation)
-    shown = jax.eval_shape(environment.prepare, batch)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shown)
+def initial_state(trainer: Trainer | HostTrainer, programs: Programs | None = None) -> TrainState:
+    """The state before the first update; with several seeds, every leaf has a leading axis.
 
-
-def initial_state(trainer: Trainer | HostTrainer) -> TrainState:
-    """The state before the first update; with several seeds, every leaf has a leading axis."""
+    Args:
+        trainer: the agents' training.
+        programs: those compiled so far.
+    """
     seeds = range(trainer.config.seed, trainer.config.seed + trainer.config.seeds)
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    if len(keys) == 1:
+    if isinstance(trainer, HostTrainer):
         return jax.jit(trainer.init)(keys[0])
-    return jax.jit(jax.vmap(trainer.init))(keys)
+    init = (programs or Programs()).init(trainer)
+    state = init(keys if len(keys) > 1 else keys[0])
+    return with_learning_rate(state, trainer.config.learning_rate)
 
 
 # --- the loop on the host -------------------------------------------------------------------------
@@ -162,6 +166,7 @@ def train(
     environment: Environment | HostEnvironment | None = None,
     network: NetworkFactory | None = None,
     on_rows: Callable[[list[dict[str, float]]], None] | None = None,
+    programs: Programs | None = None,
     **settings: Any,
 ) -> TrainResult:
     """Trains agents.
@@ -174,6 +179,7 @@ def train(
         network: makes a network of your own from the rule's `OutputSpec` and the observation's
             shapes and dtypes.
         on_rows: called with new rows of metrics as they come.
+        programs: those compiled in other runs, which this one may share and adds to.
         **settings: fields of `Config`; see `discorl.configure`.
 
     Returns:
@@ -200,7 +206,9 @@ def train(
             rule = rules.find(trainer.config.rule, trainer.config.rules_path)
             described = trainer.config.as_dict() | {"own": own}
             run = stack.enter_context(Run.create(out, described, copies={RULE_FILE: rule}))
-        return _Loop(trainer, eta, run, template, on_rows).run()
+        if environment is not None or network is not None:
+            programs = None  # which are told apart by names
+        return _Loop(trainer, eta, run, template, on_rows, programs).run()
 
 
 def reopen(
@@ -250,6 +258,7 @@ class _Loop:
         run: Run | None,
         template: TrainState,  # shapes and dtypes of a state
         on_rows: Callable[[list[dict[str, float]]], None] | None,
+        programs: Programs | None,
     ) -> None:
         self._trainer = trainer
         self._config = trainer.config
@@ -257,6 +266,7 @@ class _Loop:
         self._run = run
         self._template = template
         self._on_rows = on_rows
+        self._programs = programs
         self._rows: list[dict[str, float]] = []
         self._seconds = 0.0
 
@@ -302,11 +312,11 @@ class _Loop:
                     for row in zip(*columns.values(), strict=True)
                 ]
                 return restored[0], jax.tree.map(jnp.asarray, restored[1])
-        return 0, initial_state(self._trainer)
+        return 0, initial_state(self._trainer, self._programs)
 
     def _program(self, state: TrainState, done: int) -> Program:
         if isinstance(self._trainer, Trainer):
-            return CompiledProgram(self._trainer, self._eta, state)
+            return CompiledProgram(self._trainer, self._eta, state, self._programs)
         if done:
             # The rest of a run is resumed bit for bit; these cannot be.
             message = f"the environments of {self._config.env} start anew, with other seeds"

@@ -38,6 +38,7 @@ class Trajectory:
     behaviour_logits: Array  # [T, B, A], policy that chose action[t]
     truncated: Array | None = None  # [T, B] bool, cut by a time limit after step t; None: never
     mask: Array | None = None  # [T, B], 0 where step t is not to be learned from; None: all ones
+    core: PyTree = ()  # [1, B, ...], state of a network that remembers, before observation[0]
 
     def filler(self) -> Array:
         """Steps that stand in for a reset after a truncation: [T, B] bool."""
@@ -53,6 +54,17 @@ class Trajectory:
         """Steps whose successor belongs to another episode or to a filler: [T, B] bool."""
         terminated = self.terminated.astype(bool)
         return terminated if self.truncated is None else terminated | self.truncated.astype(bool)
+
+    def begins(self) -> Array:
+        """Moments at which an episode begins, but for the first moment: [T+1, B] bool.
+
+        What was remembered is forgotten there. A truncated episode's last observation is not such
+        a moment: it belongs to what came before, and its value is bootstrapped from.
+        """
+        begins = self.filler()
+        ended = self.terminated.astype(bool)
+        begins |= ended if self.truncated is None else ended & ~self.truncated.astype(bool)
+        return jnp.concatenate([jnp.zeros_like(begins[:1]), begins])
 
     def learnable(self, dtype: Any) -> Array:
         """Weight of each step in the loss: [T, B]."""

@@ -17,9 +17,9 @@ from discorl.types import Trajectory, UserError
 KEY = jax.random.key(3)
 
 
-def uniform(num_actions: int, observations: Any) -> jax.Array:
+def uniform(num_actions: int, observations: Any, core: Any) -> tuple[jax.Array, Any]:
     count = jax.tree.leaves(observations)[0].shape[0]
-    return jnp.zeros((count, num_actions))
+    return jnp.zeros((count, num_actions)), core
 
 
 @lru_cache
@@ -226,7 +226,8 @@ def test_actions_follow_the_stored_logits() -> None:
     @jax.jit
     def live(key: Any) -> Trajectory:
         state = acting.init(environment, key, 500)
-        return acting.rollout(environment, lambda seen: seen @ table, state, key, 8)[1]
+        policy = lambda seen, core: (seen @ table, core)  # noqa: E731
+        return acting.rollout(environment, policy, state, key, 8)[1]
 
     trajectory = jax.device_get(live(KEY))
     time = trajectory.observation[:-1].argmax(-1)

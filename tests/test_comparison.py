@@ -1,6 +1,8 @@
 """Comparing rules: what is compared, the choice of learning rates, and runs that survive a kill."""
 
+import dataclasses
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -196,7 +198,7 @@ def test_a_rule_whose_whole_sweep_fails_is_not_run(tmp_path, capsys):
     reason = "not run: every learning rate failed in the sweep: UserError: batch is 10"
     assert content["message"].startswith(reason)
     assert "learning rate of ppo: none, for all failed" in lines
-    assert any("final ppo on catch: failed: not run" in line for line in lines)
+    assert any("final ppo on catch, seeds 0 to 4: failed: not run" in line for line in lines)
     with pytest.raises(SystemExit) as exit:
         cli.main(["compare", "--resume", str(path)])
     assert exit.value.code == 1
@@ -345,6 +347,70 @@ def test_a_comparison(tiny):
         assert not (results.path / cell.folder / "checkpoints").exists()
     assert results.chosen["policy_gradient", "catch"] == 0.02
     assert report.write(results).exists()
+
+
+def test_one_program_serves_all_learning_rates(tmp_path, caplog):
+    """The sweep and the runs that count, all of two seeds, are one program, and end as if alone."""
+    settings = {"hidden": [4], "environments": 2, "batch": 2, "unroll": 4, "replay_fraction": 0.0}
+
+    def compiled(name):
+        return sum(line.startswith(f"Compiling jit({name}) ") for line in caplog.messages)
+
+    with caplog.at_level(logging.DEBUG, logger="jax._src.interpreters.pxla"):
+        results = discorl.compare(
+            rules=["actor_critic"],
+            environments=["catch:rows=3,columns=3"],
+            learning_rates=[0.003, 0.01, 0.03],
+            steps=96,
+            seeds=2,
+            sweep_seeds=2,
+            settings=settings,
+            out=tmp_path / "run",
+        )
+        assert len(results.sweep) == 3
+        assert results.finished
+        assert (compiled("init"), compiled("run")) == (1, 1)
+        *_, last = results.sweep
+        config = results.config.training(last.rule, last.environment, last.learning_rate)
+        alone = discorl.train(dataclasses.replace(config, seed=last.seed, seeds=last.seeds))
+        assert (compiled("init"), compiled("run")) == (2, 2)
+    with discorl.runs.Run.open(results.path / last.folder, read_only=True) as run:
+        for name, column in run.metrics().items():
+            np.testing.assert_array_equal(column, alone.metrics[name], err_msg=name)
+    first = discorl.runs.Run.open(results.path / next(iter(results.sweep)).folder, read_only=True)
+    assert not np.array_equal(first.metrics()["loss"], alone.metrics["loss"])
+
+
+def test_a_suite_that_comes_later(tmp_path, monkeypatch):
+    """An environment that could not be made runs, and counts, once its suite is there."""
+    settings = {"hidden": [4], "environments": 2, "batch": 2, "unroll": 4, "replay_fraction": 0.0}
+    path, lines = tmp_path / "run", []
+    make = discorl.envs.make
+
+    def missing(text, *arguments):
+        if text == "chain":
+            raise UserError("not installed")
+        return make(text, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(discorl.envs, "make", missing)
+        results = discorl.compare(
+            rules=["actor_critic"],
+            environments=["catch:rows=3,columns=3", "chain"],
+            steps=400,
+            seeds=2,
+            settings=settings,
+            out=path,
+            tell=lines.append,
+        )
+    assert lines[0] == "chain cannot be made: not installed"
+    assert results.tasks == ["catch:rows=3,columns=3"]
+    lines.clear()
+    results = discorl.compare(resume=path, tell=lines.append)
+    assert results.tasks == ["catch:rows=3,columns=3", "chain"]
+    assert len(lines) == 1
+    assert lines[0].startswith("[2/2] final actor_critic on chain, seeds 0 to 1: mean score ")
+    assert load(path).scores("actor_critic").shape == (2, 2)
 
 
 def test_kill_and_resume(tiny, capsys):

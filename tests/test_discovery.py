@@ -97,19 +97,24 @@ def assert_all_close(one, two, tolerance):
 ACTIONS, UPDATES = 2, 3
 
 
-def agent(optimizer, mixed_mode):
+def agent(optimizer, mixed_mode, core):
     """A meta-gradient for a tiny agent."""
     sizes = Sizes(4, 5, (3, 1), (3, 2), (3,), 4, (3,), (3, 1), (3, 2))
     rule = Disco(sizes=sizes, num_bins=5)
     observation = jax.ShapeDtypeStruct((3,), jnp.float64)
     network = standard(
-        rule.outputs(ACTIONS), observation, hidden=(5,), action_lstm=3, action_hidden=(4,)
+        rule.outputs(ACTIONS),
+        observation,
+        hidden=(5,),
+        action_lstm=3,
+        action_hidden=(4,),
+        core=core,
     )
     learner = Learner(rule, network, optimizer, ACTIONS, mixed_mode)
     return MetaGradient(learner, MetaValue(observation, hidden=(4,)))
 
 
-def experience(rng, *leading):
+def experience(rng, *leading, core=0):
     """Random trajectories, [*leading, T, B], of another policy than the agent's."""
     shape = (*leading, 3, 2)
     return Trajectory(
@@ -118,6 +123,7 @@ def experience(rng, *leading):
         reward=jnp.asarray(rng.normal(size=shape)),
         terminated=jnp.asarray(rng.random(shape) < 0.2),
         behaviour_logits=jnp.asarray(rng.normal(size=(*shape, ACTIONS))),
+        core=tuple(jnp.asarray(rng.normal(size=(*leading, 1, 2, core))) for _ in "hc" if core),
     )
 
 
@@ -141,10 +147,10 @@ def plain_loss(meta_gradient, learner, meta_value, batches, validation):
     return loss
 
 
-def problem(optimizer, mixed_mode=False):
+def problem(optimizer, mixed_mode=False, core=0):
     """A tiny agent's window: its meta-gradient, eta, and what the plain loss is made of."""
     rng = np.random.default_rng(0)
-    meta_gradient = agent(optimizer, mixed_mode)
+    meta_gradient = agent(optimizer, mixed_mode, core)
     learner, meta_value = meta_gradient.learner, meta_gradient.meta_value
 
     @jax.jit
@@ -158,7 +164,8 @@ def problem(optimizer, mixed_mode=False):
     eta, state, value = start(jax.random.key(1))
     # Away from its small beginnings, so that every part of the rule has a say.
     eta = jax.tree.map(lambda x: x + 0.5 * rng.normal(size=x.shape), eta)
-    batches, validation = experience(rng, UPDATES), experience(rng)
+    batches = experience(rng, UPDATES, core=core)
+    validation = experience(rng, core=core)
 
     @jax.jit
     def recorded(eta, state, value):

@@ -44,7 +44,7 @@ def needs(*packages):
 @pytest.mark.parametrize(
     ("name", "packages"),
     [
-        ("gymnasium:CartPole-v1", ["gymnasium"]),
+        ("gymnasium:CartPole-v1,workers=2", ["gymnasium"]),
         ("gymnasium:Pendulum-v1,bins=3,max_steps=9", ["gymnasium"]),
         ("gymnasium:Blackjack-v1", ["gymnasium"]),
         ("atari:Pong", ["ale_py", "gymnasium"]),

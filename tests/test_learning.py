@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from discorl import learning
 from discorl.learning import Learner, LearnerState
 from discorl.networks import Network, standard
-from discorl.optimisation import Optimisation, scale_by_adam
+from discorl.optimisation import Optimisation, scale_by_adam, with_learning_rate
 from discorl.returns import take_action
 from discorl.rules import PPO, ActorCritic, Disco, PolicyGradient, Rule, Sizes
 from discorl.types import OutputSpec, Trajectory
@@ -395,6 +395,37 @@ def test_norm_is_clipped_before_adam():
     norms = np.linalg.norm(GRADIENTS, axis=1, keepdims=True)
     expected = run_optimizer(plain.optimizer(), GRADIENTS / np.maximum(norms, 1))
     np.testing.assert_allclose(run_optimizer(clipped.optimizer(), GRADIENTS), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"warmup": 2, "weight_decay": 0.1},
+        {"schedule": "cosine", "steps": 5, "warmup": 2},
+        {"schedule": "cosine", "steps": 4, "end_learning_rate": 0.25},
+    ],
+)
+def test_a_learning_rate_in_the_state(settings):
+    """The same steps, to the last bit, as with the rate in the program; and any other rate."""
+    gradients = jnp.asarray(GRADIENTS, jnp.float32)
+
+    def steps(optimizer, rate=None):
+        state = optimizer.init(gradients[0])
+        state = state if rate is None else with_learning_rate(state, rate)
+
+        def step(carry, gradient):
+            params, state = carry
+            updates, state = optimizer.update(gradient, state, params)
+            return (params + updates, state), updates
+
+        return jax.jit(lambda carry: jax.lax.scan(step, carry, gradients)[1])((gradients[0], state))
+
+    fixed, other = (Optimisation(learning_rate=rate, **settings) for rate in (0.7, 0.5))
+    expected = steps(fixed.optimizer())
+    np.testing.assert_array_equal(steps(fixed.optimizer(rate_in_state=True)), expected)
+    np.testing.assert_array_equal(steps(other.optimizer(rate_in_state=True), 0.7), expected)
+    assert not np.array_equal(steps(other.optimizer(rate_in_state=True)), expected)
 
 
 def test_weight_decay_is_decoupled_and_comes_after_the_clip():

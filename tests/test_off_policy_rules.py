@@ -314,7 +314,7 @@ def trained(rule):
     learner = training.build(result.config, Fork())[0].learner
     params = result.state.learner.params
     outputs = learner.network.apply(params, jnp.eye(3))
-    return outputs, reference.softmax(np.asarray(learner.policy(params, jnp.eye(3))))
+    return outputs, reference.softmax(np.asarray(learner.policy(params, jnp.eye(3))[0]))
 
 
 @dataclasses.dataclass(frozen=True)

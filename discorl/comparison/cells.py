@@ -18,7 +18,7 @@ from discorl.comparison.config import EnvironmentEntry, RuleEntry, folder_name
 from discorl.config import Config
 from discorl.files import write_atomically, write_errors_reported
 from discorl.runs import Run
-from discorl.trainers import Trainer
+from discorl.trainers import Programs, Trainer
 
 Kind = Literal["sweep", "final"]
 
@@ -47,7 +47,9 @@ class Cell:
 
     def __str__(self) -> str:
         rate = "" if self.learning_rate is None else f", learning rate {self.learning_rate:g}"
-        return f"{self.kind} {self.rule.label} on {self.environment.label}{rate}"
+        last = self.seed + self.seeds - 1
+        seeds = f"seed {self.seed}" if self.seeds == 1 else f"seeds {self.seed} to {last}"
+        return f"{self.kind} {self.rule.label} on {self.environment.label}{rate}, {seeds}"
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -69,7 +71,13 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def run(
-    cell: Cell, path: Path, config: Config, steps: int, *, keep_checkpoints: bool
+    cell: Cell,
+    path: Path,
+    config: Config,
+    steps: int,
+    *,
+    keep_checkpoints: bool,
+    programs: Programs | None = None,
 ) -> dict[str, Any] | None:
     """Trains a cell, from where it stopped if it ever did, and records what came of it.
 
@@ -79,13 +87,14 @@ def run(
         config: how its agents train.
         steps: environment steps that its curve goes to.
         keep_checkpoints: whether the trained agents remain.
+        programs: those compiled for other cells, which this one may share and adds to.
 
     Returns:
         the record; None if the user stopped it.
     """
     record: dict[str, Any] | None
     try:
-        record = _train(cell, path, config, steps)
+        record = _train(cell, path, config, steps, programs)
     except Exception as error:  # whatever it is, the other cells go on
         logging.getLogger(__name__).debug("%s failed", cell, exc_info=True)
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -98,14 +107,16 @@ def run(
     return record
 
 
-def _train(cell: Cell, path: Path, config: Config, steps: int) -> dict[str, Any] | None:
+def _train(
+    cell: Cell, path: Path, config: Config, steps: int, programs: Programs | None
+) -> dict[str, Any] | None:
     done = 0
     if (path / "config.json").exists():
         with Run.open(path, read_only=True) as stopped:
             done = max(stopped.checkpoint_updates(), default=0)
-        result = training.train(resume=path)
+        result = training.train(resume=path, programs=programs)
     else:
-        result = training.train(config, out=path)
+        result = training.train(config, out=path, programs=programs)
     if not result.finished:
         return None
     metrics, made = result.metrics, config.updates - done

@@ -30,6 +30,7 @@ from discorl.comparison.results import Results, final_cells, sweep_cells
 from discorl.comparison.scales import Scale
 from discorl.config import Config
 from discorl.runs import Run
+from discorl.trainers import Programs
 from discorl.types import UserError
 
 KIND = "compare"
@@ -73,11 +74,31 @@ def compare(
         if resume is not None:
             run = stack.enter_context(Run.open(resume))
             check_kind(run)
+            _look_again(run)
         else:
             assert out is not None
             config = config or configure_comparison(suite, **settings)
             run = stack.enter_context(create(Path(out), config, command))
         return _Runner(run, tell or (lambda line: None)).run()
+
+
+def _look_again(run: Run) -> None:
+    """Takes in environments that could not be made before: their suite may be there by now."""
+    environments = read_config(run.config).environments
+    found: dict[str, Scale] = {}
+    unavailable: dict[str, str] = {}
+    for entry in environments:
+        if entry.label not in run.config["unavailable"]:
+            continue
+        try:
+            scale, reason = scales.look_for([entry], alone=len(environments) == 1)
+        except UserError as error:  # it trains, but does not count
+            scale, reason = {}, {entry.label: str(error)}
+        found |= scale
+        unavailable |= reason
+    if found:
+        known = run.config["scales"] | _as_json(found)
+        run.describe(run.config | {"scales": known, "unavailable": unavailable})
 
 
 def load(path: str | os.PathLike[str]) -> Results:
@@ -100,6 +121,7 @@ class _Runner:
         described = run.config
         self._config = read_config(described)
         self._scales = read_scales(described)
+        self._programs = Programs()
         self._done = 0
         self._untuned: Mapping[tuple[str, str], str] = {}
 
@@ -152,6 +174,7 @@ class _Runner:
             self._training(cell),
             self._config.steps,
             keep_checkpoints=self._config.keep_checkpoints,
+            programs=self._programs,
         )
 
     def _training(self, cell: Cell) -> Config:
@@ -168,7 +191,7 @@ class _Runner:
     def _outcome(self, cell: Cell, record: Mapping[str, Any]) -> str:
         if record["status"] == "failed":
             return f"failed: {record['message'].splitlines()[0]}"
-        scale = self._scales[cell.environment.label]
+        scale = self._scales.get(cell.environment.label, scales.AS_THEY_ARE)
         scores = [scale.score(value) for value in record["returns"]]
         mean = sum(scores) / len(scores)
         kind = "score" if scale.known else "return"
@@ -181,7 +204,7 @@ def create(path: Path, config: ComparisonConfig, command: str | None) -> Run:
     files = {rule.label: _rule_file(config, rule) for rule in config.rules}
     described = {
         "comparison": config.as_dict(),
-        "scales": {label: dataclasses.asdict(scale) for label, scale in found.items()},
+        "scales": _as_json(found),
         "unavailable": unavailable,
         "sha256": {
             label: hashlib.sha256(file.read_bytes()).hexdigest()
@@ -208,6 +231,10 @@ def _copy_name(rule: RuleEntry) -> str:
 
 def _results(run: Run) -> Results:
     return Results(run.path, read_config(run.config), read_scales(run.config))
+
+
+def _as_json(found: Mapping[str, Scale]) -> dict[str, dict[str, Any]]:
+    return {label: dataclasses.asdict(scale) for label, scale in found.items()}
 
 
 def read_config(described: Mapping[str, Any]) -> ComparisonConfig:

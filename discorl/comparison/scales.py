@@ -1,10 +1,11 @@
 """The scales that put returns of different environments side by side."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from discorl import envs, specs
-from discorl.comparison.config import ComparisonConfig
+from discorl.comparison.config import ComparisonConfig, EnvironmentEntry
 from discorl.envs import own, suites
 from discorl.types import UserError
 
@@ -31,9 +32,25 @@ def find(config: ComparisonConfig) -> tuple[dict[str, Scale], dict[str, str]]:
     Raises:
         UserError: an environment is not known, no scale is known for it, or none can be made.
     """
-    scales, unavailable = {}, {}
     for entry in config.environments:
         _check_name(entry.env)
+    scales, unavailable = look_for(config.environments, alone=len(config.environments) == 1)
+    if len(unavailable) == len(config.environments):
+        raise UserError(next(iter(unavailable.values())))
+    return scales, unavailable
+
+
+def look_for(
+    entries: Sequence[EnvironmentEntry], *, alone: bool
+) -> tuple[dict[str, Scale], dict[str, str]]:
+    """See `find`.
+
+    Args:
+        entries: some of the environments of a comparison.
+        alone: whether there is no other in it; then it needs no scale.
+    """
+    scales, unavailable = {}, {}
+    for entry in entries:
         if entry.random is not None and entry.optimal is not None:
             scales[entry.label] = Scale(entry.random, entry.optimal)
             continue
@@ -45,15 +62,13 @@ def find(config: ComparisonConfig) -> tuple[dict[str, Scale], dict[str, str]]:
         reference = getattr(environment, "reference", lambda: None)()
         if reference is not None:
             scales[entry.label] = Scale(float(reference.random), float(reference.optimal))
-        elif len(config.environments) == 1:
+        elif alone:
             scales[entry.label] = AS_THEY_ARE
         else:
             raise UserError(
                 f"environment {entry.env!r} has no returns of its own to normalise scores by: "
                 f'write it in a TOML file as {{ env = "{entry.env}", random = ..., optimal = ... }}'
             )
-    if len(unavailable) == len(config.environments):
-        raise UserError(next(iter(unavailable.values())))
     return scales, unavailable
 
 

@@ -62,23 +62,54 @@ def draw_lifetime(key: Key, lifetimes: Sequence[int]) -> Array:
 
 
 def learner_of(
-    agent: Config, environment: Environment, rule: Disco, *, mixed_mode: bool = False
+    agent: Config, num_actions: int, observation: PyTree, rule: Disco, *, mixed_mode: bool = False
 ) -> Learner:
     """The learner of an agent under a rule that is being discovered."""
     network = standard(
-        rule.outputs(environment.num_actions),
-        environment.observation,
+        rule.outputs(num_actions),
+        observation,
         torso=agent.torso,
         hidden=agent.hidden,
         filters=agent.filters,
         action_lstm=agent.action_lstm,
         action_hidden=agent.action_hidden,
+        core=agent.core,
     )
     optimisation = Optimisation(learning_rate=agent.learning_rate, adam_epsilon=agent.adam_epsilon)
     rule = dataclasses.replace(rule, discount=agent.discount)
-    return Learner(
-        rule, network, optimisation.optimizer(), environment.num_actions, mixed_mode=mixed_mode
+    return Learner(rule, network, optimisation.optimizer(), num_actions, mixed_mode=mixed_mode)
+
+
+def meta_gradient_of(
+    config: DiscoverConfig,
+    learner: Learner,
+    observation: PyTree,
+    prepare: Callable[[PyTree], PyTree] | None = None,
+) -> MetaGradient:
+    """How an agent's windows are differentiated.
+
+    Args:
+        config: of the discovery.
+        learner: the agent's.
+        observation: shapes and dtypes of one observation.
+        prepare: what is done to observations first.
+    """
+    meta_value = MetaValue(
+        observation,
+        hidden=config.value_hidden,
+        discount=config.value_discount,
+        lambda_=config.value_lambda,
+        learning_rate=config.value_learning_rate,
+        prepare=prepare,
     )
+    loss = MetaLoss(
+        entropy=config.entropy_cost,
+        prediction_entropy=config.prediction_entropy_cost,
+        target_mean=config.target_mean_cost,
+        target_kl=config.target_kl_cost,
+        target_improvement=config.target_improvement,
+    )
+    return MetaGradient(learner, meta_value, loss)
 
 
 class Agents:
@@ -89,22 +120,15 @@ class Agents:
         self._agent = group.config
         self._tasks = Tasks.of(group.config.env)
         example = self._tasks.environment(self._tasks.draw(jax.random.key(0)))
-        self.learner = learner_of(group.config, example, rule, mixed_mode=config.mixed_mode)
-        self.meta_value = MetaValue(
+        self.learner = learner_of(
+            group.config,
+            example.num_actions,
             example.observation,
-            hidden=config.value_hidden,
-            discount=config.value_discount,
-            lambda_=config.value_lambda,
-            learning_rate=config.value_learning_rate,
+            rule,
+            mixed_mode=config.mixed_mode,
         )
-        loss = MetaLoss(
-            entropy=config.entropy_cost,
-            prediction_entropy=config.prediction_entropy_cost,
-            target_mean=config.target_mean_cost,
-            target_kl=config.target_kl_cost,
-            target_improvement=config.target_improvement,
-        )
-        self.meta_gradient = MetaGradient(self.learner, self.meta_value, loss)
+        self.meta_gradient = meta_gradient_of(config, self.learner, example.observation)
+        self.meta_value = self.meta_gradient.meta_value
 
     def _trainer(self, task: PyTree) -> Trainer:
         return Trainer(self._agent, self._tasks.environment(task), self.learner)
@@ -124,7 +148,12 @@ class Agents:
         return AgentState(
             task=task,
             training=trainer.init(training_key),
-            validation=acting.init(trainer.environment, validation_key, self._config.validation),
+            validation=acting.init(
+                trainer.environment,
+                validation_key,
+                self._config.validation,
+                self.learner.network.state,
+            ),
             meta_value=self.meta_value.init(value_key),
             key=key,
             budget=draw_lifetime(budget_key, self._config.lifetimes),
@@ -158,7 +187,7 @@ class Agents:
         key, act_key = jax.random.split(state.key)
         actor, validation, _ = acting.rollout(
             trainer.environment,
-            lambda observation: self.learner.policy(training.learner.params, observation),
+            lambda *seen: self.learner.policy(training.learner.params, *seen),
             state.validation,
             act_key,
             self._config.validation_unroll,

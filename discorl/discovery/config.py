@@ -99,6 +99,8 @@ class DiscoverConfig:
     """Width of the agents' action model."""
     action_hidden: tuple[int, ...] = (128,)
     """Hidden widths of the action model's heads."""
+    core: int = 0
+    """Width of an LSTM between torso and heads, for tasks that need memory; 0: none."""
 
     prediction_size: int = 600
     """Size P of the predictions y and z, of a rule from scratch."""
@@ -220,6 +222,7 @@ _OWN = (
     "hidden",
     "action_lstm",
     "action_hidden",
+    "core",
 )
 
 
@@ -240,6 +243,9 @@ def _read(text: str, like: Any, part: str) -> Any:
 # A rule and agents that fit small tasks and few cores.
 _COMPACT: dict[str, Any] = {
     "learning_rate": 5e-3,
+    # An agent's first gradients are tiny where the rule asks for little; divided by the root of
+    # their own square alone, they make the meta-gradient of a new life explode.
+    "adam_epsilon": 1e-5,
     "hidden": (64, 64),
     "action_lstm": 32,
     "action_hidden": (32,),
@@ -261,7 +267,9 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "meta_steps": 800,
         "window": 5,
         "lifetimes": (100_000, 250_000, 500_000),
-        "meta_learning_rate": 3e-3,
+        "meta_learning_rate": 6e-3,
+        "meta_schedule": "cosine",
+        "average": 0.95,
         "environments": 32,
         "unroll": 16,
         "batch": 32,
@@ -271,6 +279,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "value_learning_rate": 1e-3,
         "value_discount": 0.99,
         "value_lambda": 0.96,
+        "evaluate_updates": 400,
         **_COMPACT,
     },
     # A compact rule for many kinds of small task. From scratch it takes longer to begin to learn
@@ -297,9 +306,6 @@ PRESETS: dict[str, Mapping[str, Any]] = {
             "windy_catch:rows=6,columns=6,seed=1,split=held_out",
         ),
         "evaluate_every": 200,
-        # An agent's first gradients are tiny where the rule asks for little; divided by the root
-        # of their own square alone, they make the meta-gradient of a new life explode.
-        "adam_epsilon": 1e-5,
         **_COMPACT,
     },
     # The paper's settings (Oh et al., Nature 648, 2025), on the families of this package. What the

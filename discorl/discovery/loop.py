@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from discorl.discovery.config import DiscoverConfig, configure_discovery
 from discorl.discovery.imitation import imitate
 from discorl.discovery.population import Columns, Population, PopulationState
 from discorl.discovery.scoring import Scoring
+from discorl.envs.host import EnvironmentFailure
 from discorl.interrupts import interrupts
 from discorl.progress import Progress
 from discorl.rules import Disco, weights
@@ -102,6 +104,7 @@ def discover(
         config = config or configure_discovery(**settings)
         rule, eta = starting_rule(config, _kept_start(run))
         population = Population(config, rule)
+        stack.callback(population.close)
         scoring = Scoring(config, rule, _keys(config).scoring)
         if out is not None:
             start = config.start and rules.find(config.start, config.rules_path)
@@ -111,7 +114,9 @@ def discover(
             eta = imitate(config, rule, eta, _keys(config).population)
             if run is not None:
                 weights.save(
-                    run.path / "start.npz", jax.tree.map(np.asarray, eta), {"bins": rule.num_bins}
+                    run.path / "start.npz",
+                    jax.tree.map(np.asarray, eta),
+                    {"bins": rule.num_bins, "without": rule.without},
                 )
         return _Loop(config, population, scoring, rule, eta, run).run()
 
@@ -123,12 +128,13 @@ def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Dis
         config: the settings; a rule that they name brings its own sizes and bins.
         file: file of that rule, in place of where it would be looked for.
     """
-    if file is None and config.start in (None, IMITATED):
+    start = config.start
+    if start == IMITATED and file is not None:
+        start = os.fspath(file)  # a learned rule by now
+    if start is None or start == IMITATED:
         rule = Disco(sizes=config.sizes, num_bins=config.bins, without=config.without)
         return rule, jax.jit(rule.init_params)(_keys(config).rule)
-    # A kept file is a learned rule, whatever it was made from.
-    text = os.fspath(file) if file and config.start == IMITATED else config.start
-    loaded, eta = rules.load(text, file=file, rules_path=config.rules_path)
+    loaded, eta = rules.load(start, file=file, rules_path=config.rules_path)
     if not isinstance(loaded, Disco):
         raise UserError(
             f"start is {config.start!r}, a rule made by hand; expected {IMITATED!r}, or a learned "
@@ -170,25 +176,27 @@ class _Loop:
         config = self._config
         start = time.perf_counter()
         done, state = self._start()
-        stopped = False
+        saved, stopped = done, False
         with Progress(config.meta_steps, "meta-steps") as progress, interrupts() as interrupted:
-            if done == 0:
-                state = self._evaluate(0, state)
-            while done < config.meta_steps and not stopped:
-                population, whole, by_agent = self._population.meta_step(state.population)
-                state = dataclasses.replace(state, population=population)
-                done += 1
-                self._log(done, whole, by_agent)
-                last = done == config.meta_steps
-                if last or done % config.evaluate_every == 0:
-                    state = self._evaluate(done, state)
-                stopped = interrupted()
-                if last or stopped or done % config.checkpoint_every == 0:
+            try:
+                state = self._evaluate_if_due(done, state)
+                while done < config.meta_steps and not stopped:
+                    population, whole, by_agent = self._population.meta_step(state.population)
+                    state = dataclasses.replace(state, population=population)
+                    done += 1
+                    self._log(done, whole, by_agent)
+                    state = self._evaluate_if_due(done, state)
+                    stopped = interrupted()
+                    last = done == config.meta_steps
+                    if last or stopped or done % config.checkpoint_every == 0:
+                        self._save(done, state)
+                        saved = done
+                    best = float(state.best_score)
+                    progress.update(done, {"return": self._rows[-1]["return"], "best score": best})
+            except EnvironmentFailure as error:
+                if done > saved:
                     self._save(done, state)
-                progress.update(
-                    done,
-                    {"return": self._rows[-1]["return"], "best score": float(state.best_score)},
-                )
+                raise self._with_advice(done, error) from error
         return self._finish(state, done, time.perf_counter() - start)
 
     def _initial_state(self) -> DiscoverState:
@@ -208,6 +216,11 @@ class _Loop:
                 done, state = restored[0], jax.tree.map(jnp.asarray, restored[1])
                 # The files may be older than the checkpoint, or newer if that was damaged.
                 self._write_rules(done, state)
+                if self._population.host_environments:
+                    # The rest of a run is resumed bit for bit; these cannot be.
+                    names = ", ".join(self._population.host_environments)
+                    message = f"the environments of {names} start anew, with other seeds"
+                    print(f"going on from meta-step {done}: {message}", file=sys.stderr)
                 return done, state
         return 0, self._initial_state()
 
@@ -220,6 +233,20 @@ class _Loop:
             agents = [{n: x[i].item() for n, x in sorted(by_agent.items())} for i in range(count)]
             rows = [{"update": done, "agent": i} | agent for i, agent in enumerate(agents)]
             self._run.log(rows, "agents")
+
+    def _with_advice(self, done: int, error: EnvironmentFailure) -> EnvironmentFailure:
+        if self._run is None:
+            return error
+        return EnvironmentFailure(
+            f"{error}. The run is saved as of meta-step {done}; go on with "
+            f"`--resume {self._run.path}`"
+        )
+
+    def _evaluate_if_due(self, done: int, state: DiscoverState) -> DiscoverState:
+        """Also makes up for an evaluation in which an environment failed, in a resumed run."""
+        due = done % self._config.evaluate_every == 0 or done == self._config.meta_steps
+        evaluated = bool(self._evaluations) and self._evaluations[-1]["update"] == done
+        return self._evaluate(done, state) if due and not evaluated else state
 
     def _evaluate(self, done: int, state: DiscoverState) -> DiscoverState:
         """Scores the rule; the best one so far becomes part of the state."""

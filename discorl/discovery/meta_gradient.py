@@ -16,7 +16,6 @@ from discorl.discovery.meta_value import MetaValue, MetaValueState
 from discorl.learning import Details, Learner, LearnerState
 from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
 
-
 TEMPER = 0.1  # of a policy that is improved
 
 

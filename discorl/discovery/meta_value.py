@@ -6,6 +6,7 @@ V-trace from the same batches.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import optax
 
 from discorl import returns
 from discorl.networks import Network, standard
+from discorl.networks.prepared import prepared
 from discorl.optimisation import Optimisation
 from discorl.returns import Moments
 from discorl.types import Array, Key, OutputSpec, Params, PyTree, Trajectory
@@ -49,11 +51,16 @@ class MetaValue:
     discount: float = 0.997
     lambda_: float = 0.95
     learning_rate: float = 3e-4
+    prepare: Callable[[PyTree], PyTree] | None = None  # what networks see of observations, [N, ...]
 
     @functools.cached_property
     def _network(self) -> Network:
         spec = OutputSpec(num_actions=0, state={"value": ()})
-        return standard(spec, self.observation, hidden=self.hidden)
+        prepare = self.prepare
+        if prepare is None:
+            return standard(spec, self.observation, hidden=self.hidden)
+        shown = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], prepare(self._batch())))
+        return prepared(standard(spec, shown, hidden=self.hidden), prepare)
 
     @functools.cached_property
     def _optimizer(self) -> optax.GradientTransformation:
@@ -61,8 +68,10 @@ class MetaValue:
 
     def init(self, key: Key) -> MetaValueState:
         """A fresh meta-value function."""
-        batch = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), self.observation)
-        return self.init_from(self._network.init(key, batch))
+        return self.init_from(self._network.init(key, self._batch()))
+
+    def _batch(self) -> PyTree:
+        return jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), self.observation)
 
     def init_from(self, params: Params) -> MetaValueState:
         """A meta-value function that has learned nothing since it was given its parameters."""

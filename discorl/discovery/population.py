@@ -2,14 +2,18 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from discorl import envs
 from discorl.discovery.agents import Agents, AgentState
-from discorl.discovery.config import DiscoverConfig
+from discorl.discovery.config import DiscoverConfig, Group
+from discorl.discovery.host_agents import HostAgents
+from discorl.envs import HostEnvironment
 from discorl.optimisation import Optimisation
 from discorl.rules import Disco
 from discorl.types import Array, Key, Metrics, Params, PyTree
@@ -24,43 +28,118 @@ class PopulationState:
 
     eta: Params
     average: Params  # of eta over the meta-steps; what discovery hands out
-    groups: tuple[AgentState, ...]  # every leaf [agents of the group, ...]
+    # Compiled groups: AgentState, every leaf [agents of the group, ...]; on the host: a tuple of
+    # their agents' HostAgentState.
+    groups: tuple[PyTree, ...]
     optimizers: PyTree  # with one Adam an agent, every leaf [agents, ...]
     dropped: Array  # [agents] int32, meta-gradients left out so far
 
 
+class AgentGroup(Protocol):
+    """Agents of one shape; how they are stepped is their own affair."""
+
+    on_host: bool  # whether environments may fail
+
+    def begin(self, key: Key, lives: Array) -> Any:
+        """One agent at the beginning of a life, after so many others."""
+
+    def init(self, keys: Key) -> Any:
+        """Agents at the beginning of their first lives, one for each key."""
+
+    def meta_step(self, eta: Params, state: Any) -> tuple[Params, Any, Metrics]:
+        """Every agent lives on for a window, which is then differentiated.
+
+        Args:
+            eta: the rule's parameters.
+            state: of the group; used up, unless the group is on the host.
+
+        Returns:
+            meta-gradients, every leaf [agents, ...]; the new state; metrics, [agents] each.
+
+        Raises:
+            EnvironmentFailure: an environment on the host failed; the state is as it was.
+        """
+
+    def restart(self, state: Any, i: int) -> Any:
+        """Lets one agent begin a new life; the state is used up."""
+
+    def close(self) -> None:
+        """Lets go of environments on the host; another meta-step would start new ones."""
+
+
+class _CompiledAgents:
+    """A group whose environments are written in JAX: one program lives and differentiates."""
+
+    on_host = False
+
+    def __init__(self, agents: Agents) -> None:
+        # One program begins the lives of all agents, the first and all later ones.
+        self._begin = jax.jit(agents.begin)
+        self._step = jax.jit(jax.vmap(agents.meta_step, in_axes=(None, 0)), donate_argnums=1)
+        self._place = jax.jit(_place, donate_argnums=0)
+
+    def begin(self, key: Key, lives: Array) -> AgentState:
+        """See `AgentGroup`."""
+        return self._begin(key, lives)
+
+    def init(self, keys: Key) -> AgentState:
+        """See `AgentGroup`."""
+        agents = [self.begin(key, jnp.int32(0)) for key in keys]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *agents)
+
+    def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
+        """See `AgentGroup`."""
+        return self._step(eta, state)
+
+    def restart(self, state: AgentState, i: int) -> AgentState:
+        """See `AgentGroup`."""
+        return self._place(state, self.begin(state.key[i], state.lives[i] + 1), i)
+
+    def close(self) -> None:
+        """Holds nothing."""
+        return
+
+
+def _make_group(
+    group: Group, config: DiscoverConfig, rule: Disco, number: int, agents: type[Agents]
+) -> AgentGroup:
+    name = group.config.env
+    if name.partition(":")[0] not in envs.REGISTRY:
+        environment = envs.make(name)
+        if isinstance(environment, HostEnvironment):
+            return HostAgents(group, config, rule, environment, number)
+    return _CompiledAgents(agents(group, config, rule))
+
+
 class Population:
-    """Compiled programs of a population; its methods are pure."""
+    """Compiled programs of a population; its methods are pure but for environments on the host."""
 
     def __init__(self, config: DiscoverConfig, rule: Disco, agents: type[Agents] = Agents) -> None:
         self.config = config
         described = config.groups()
         self.counts = [group.count for group in described]
-        self.groups = [agents(group, config, rule) for group in described]
+        self.groups = [
+            _make_group(group, config, rule, i, agents) for i, group in enumerate(described)
+        ]
+        self.host_environments = [
+            described[i].config.env for i, group in enumerate(self.groups) if group.on_host
+        ]
         self._adam = Optimisation(
             learning_rate=config.meta_learning_rate,
             schedule=config.meta_schedule,
             steps=config.meta_steps,
         ).optimizer()
-        # One program a group begins the lives of its agents, the first and all later ones.
-        self._begins = [jax.jit(group.begin) for group in self.groups]
-        self._steps = [
-            jax.jit(jax.vmap(group.meta_step, in_axes=(None, 0)), donate_argnums=1)
-            for group in self.groups
-        ]
         self._move = jax.jit(self.combine, donate_argnums=1)
         self._average = jax.jit(
             lambda average, eta: optax.incremental_update(eta, average, 1 - config.average)
         )
-        self._place = jax.jit(_place, donate_argnums=0)
 
     def init(self, eta: Params, key: Key) -> PopulationState:
         """A population of agents at the beginning of their first lives."""
-        states = []
-        for i, (begin, count) in enumerate(zip(self._begins, self.counts, strict=True)):
-            keys = jax.random.split(jax.random.fold_in(key, i), count)
-            agents = [begin(key, jnp.int32(0)) for key in keys]
-            states.append(jax.tree.map(lambda *leaves: jnp.stack(leaves), *agents))
+        states = [
+            group.init(jax.random.split(jax.random.fold_in(key, i), count))
+            for i, (group, count) in enumerate(zip(self.groups, self.counts, strict=True))
+        ]
         total = sum(self.counts)
         optimizer = self._adam.init(eta)
         if self.config.per_agent_adam:
@@ -75,13 +154,15 @@ class Population:
 
         Returns:
             the new state; metrics of the whole; metrics of each agent, [agents].
+
+        Raises:
+            EnvironmentFailure: an environment on the host failed; the state is as it was.
         """
-        gradients, groups, metrics = [], [], []
-        for step, agents in zip(self._steps, state.groups, strict=True):
-            gradient, agents, group_metrics = step(state.eta, agents)
-            gradients.append(gradient)
-            groups.append(agents)
-            metrics.append(group_metrics)
+        results: list[Any] = [None] * len(self.groups)
+        # What may fail comes first, before any array is used up.
+        for i in sorted(range(len(results)), key=lambda i: not self.groups[i].on_host):
+            results[i] = self.groups[i].meta_step(state.eta, state.groups[i])
+        gradients, groups, metrics = zip(*results, strict=True)
         stacked = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *gradients)
         eta, optimizers, dropped, whole, norms = self._move(
             state.eta, state.optimizers, state.dropped, stacked
@@ -89,7 +170,7 @@ class Population:
         by_agent = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *metrics)
         by_agent |= {"meta/gradient_norm": norms, "dropped": dropped}
         average = self._average(state.average, eta)
-        state = PopulationState(eta, average, tuple(groups), optimizers, dropped)
+        state = PopulationState(eta, average, groups, optimizers, dropped)
         whole, by_agent = jax.device_get((whole, by_agent))
         over = np.flatnonzero(by_agent["steps"] >= by_agent["budget"])
         return self.restart(state, over.tolist()), whole, by_agent
@@ -105,10 +186,13 @@ class Population:
         places = [(g, i) for g, count in enumerate(self.counts) for i in range(count)]
         for agent in agents:
             group, i = places[agent]
-            old = groups[group]
-            fresh = self._begins[group](old.key[i], old.lives[i] + 1)
-            groups[group] = self._place(old, fresh, i)
+            groups[group] = self.groups[group].restart(groups[group], i)
         return dataclasses.replace(state, groups=tuple(groups))
+
+    def close(self) -> None:
+        """Ends environments on the host; another meta-step would start new ones."""
+        for group in self.groups:
+            group.close()
 
     def combine(
         self, eta: Params, optimizers: PyTree, dropped: Array, gradients: Params

@@ -13,7 +13,8 @@ from discorl import envs
 from discorl.config import LONGEST_CALL, Config
 from discorl.discovery.agents import learner_of
 from discorl.discovery.config import DiscoverConfig
-from discorl.envs import Environment
+from discorl.discovery.host_scoring import HostScoring
+from discorl.envs import Environment, HostEnvironment
 from discorl.envs.families import Member
 from discorl.rules import Disco
 from discorl.training import Trainer, TrainState
@@ -48,9 +49,9 @@ class Scoring:
     def __init__(self, config: DiscoverConfig, rule: Disco, key: Key) -> None:
         self._updates = config.evaluate_updates
         self._keys = jax.random.split(key, config.evaluate_seeds)
-        self._environments: dict[str, Environment] = {}
-        self._programs: dict[str, _Program] = {}
-        programs: dict[Hashable, _Program] = {}
+        self._environments: dict[str, Environment | HostEnvironment] = {}
+        self._programs: dict[str, Any] = {}  # a _Program or a HostScoring
+        programs: dict[Hashable, Any] = {}
         for text in config.evaluate_on:
             agent = config.group(text).config
             environment = envs.make(agent.env)
@@ -58,12 +59,17 @@ class Scoring:
             shape = environment.family if isinstance(environment, Member) else text
             kind = (shape, dataclasses.replace(agent, env=""))
             if kind not in programs:
-                programs[kind] = _Program(agent, environment, rule)
+                make = HostScoring if isinstance(environment, HostEnvironment) else _Program
+                programs[kind] = make(agent, environment, rule)
             self._environments[text] = environment
             self._programs[text] = programs[kind]
 
     def __call__(self, eta: Params) -> Score:
-        """Scores a rule by its parameters."""
+        """Scores a rule by its parameters.
+
+        Raises:
+            EnvironmentFailure: an environment on the host failed.
+        """
         returns, scores = {}, {}
         for text, environment in self._environments.items():
             metrics = self._programs[text].run(environment, self._keys, eta, self._updates)
@@ -77,7 +83,7 @@ class _Program:
 
     def __init__(self, agent: Config, environment: Environment, rule: Disco) -> None:
         _, assemble = _take_apart(environment)
-        learner = learner_of(agent, environment, rule)
+        learner = learner_of(agent, environment.num_actions, environment.observation, rule)
 
         def begin(task: PyTree, key: Key) -> TrainState:
             return Trainer(agent, assemble(task), learner).init(key)
@@ -121,7 +127,7 @@ def _last_return(metrics: dict[str, np.ndarray]) -> float:
     return float(np.mean(np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)))
 
 
-def _normalise(environment: Environment, value: float) -> float:
+def _normalise(environment: Environment | HostEnvironment, value: float) -> float:
     """The return on the environment's own scale, if it has one."""
-    reference: Any = getattr(environment, "reference", None)
-    return value if reference is None else float(reference().normalise(value))
+    reference: Any = environment.reference()
+    return value if reference is None else float(reference.normalise(value))

@@ -6,8 +6,18 @@ from typing import Any
 
 import jax
 
+from discorl.networks.recurrence import Recurrence, blank_state, unroll
 from discorl.returns import take_action
-from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, UserError
+from discorl.types import (
+    Array,
+    Key,
+    Outputs,
+    OutputSpec,
+    Params,
+    PyTree,
+    Trajectory,
+    UserError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +44,33 @@ class Network:
     `init(key, observations)` makes parameters from a batch of observations [N, ...], and
     `apply(params, observations)` yields every output of the rule's `OutputSpec`: state outputs as
     [N, *shape], action outputs as [N, A, *shape].
+
+    A network that remembers has a `recurrence` besides. `apply`, and `parts`, then read the
+    features that it makes of observations.
     """
 
     init: Callable[[Key, PyTree], Params]
     apply: Callable[[Params, PyTree], Outputs]
     parts: Parts | None = None
+    recurrence: Recurrence | None = None
+
+    @property
+    def state(self) -> PyTree:
+        """Shapes and dtypes of what is remembered in one environment; () if nothing is."""
+        return () if self.recurrence is None else self.recurrence.state
+
+    def advance(self, params: Params, observation: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
+        """Features of observations [B, ...], and the next state, [B, ...]."""
+        if self.recurrence is None:
+            return observation, state
+        inputs = self.recurrence.encode(params, observation)
+        return self.recurrence.step(params, inputs, state)
+
+    def unroll(self, params: Params, trajectory: Trajectory) -> PyTree:
+        """Features of all moments of trajectories, [T+1, B, ...]."""
+        if self.recurrence is None:
+            return trajectory.observation
+        return unroll(self.recurrence, params, trajectory)
 
 
 def parts_of(network: Network, spec: OutputSpec) -> Parts:
@@ -71,7 +103,9 @@ def check_outputs(network: Network, spec: OutputSpec, params: Params, observatio
         observation: a batch of observations, [N, ...].
     """
     rows = jax.tree.leaves(observation)[0].shape[0]
-    outputs: Any = jax.eval_shape(network.apply, params, observation)
+    state = blank_state(network.state, rows)
+    features, _ = jax.eval_shape(network.advance, params, observation, state)
+    outputs: Any = jax.eval_shape(network.apply, params, features)
     expected = {name: (rows, *shape) for name, shape in spec.state.items()}
     expected |= {name: (rows, spec.num_actions, *shape) for name, shape in spec.action.items()}
     if not isinstance(outputs, dict):

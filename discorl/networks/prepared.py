@@ -1,5 +1,6 @@
 """A network behind a fixed function of observations."""
 
+import dataclasses
 from collections.abc import Callable
 
 from discorl.networks.base import Network, Parts
@@ -16,6 +17,16 @@ def prepared(network: Network, prepare: Callable[[PyTree], PyTree]) -> Network:
 
     def init(key: Key, observation: PyTree) -> Params:
         return network.init(key, prepare(observation))
+
+    if network.recurrence is not None:
+        encode = network.recurrence.encode
+
+        def encode_prepared(params: Params, observation: PyTree) -> PyTree:
+            return encode(params, prepare(observation))
+
+        # The rest of the network reads what its recurrence makes of observations.
+        seeing = dataclasses.replace(network.recurrence, encode=encode_prepared)
+        return dataclasses.replace(network, init=init, recurrence=seeing)
 
     def apply(params: Params, observation: PyTree) -> Outputs:
         return network.apply(params, prepare(observation))

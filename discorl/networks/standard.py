@@ -1,4 +1,4 @@
-"""The standard agent network: a torso, linear heads, and a model of each action's consequences."""
+"""The standard agent network: a torso, a core, heads, and a model of each action's effects."""
 
 import dataclasses
 import math
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from discorl.networks.base import Network, Parts
 from discorl.networks.layers import init_linear, init_mlp, linear, lstm_step, mlp
+from discorl.networks.recurrence import Recurrence
 from discorl.networks.residual import init_residual, residual
 from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, UserError
 
@@ -40,6 +41,7 @@ class _Standard:
     filters: tuple[int, ...]
     action_lstm: int
     action_hidden: tuple[int, ...]
+    core: int
 
     def init(self, key: Key, observation: PyTree) -> Params:
         torso_key, head_key, action_key = jax.random.split(key, 3)
@@ -57,6 +59,10 @@ class _Standard:
         features = jax.eval_shape(self._encode, params, observation).shape[-1]
         params["torso"] = init_mlp(mlp_key, features, self.hidden)
         width = self.hidden[-1] if self.hidden else features
+        if self.core:
+            core_key = jax.random.fold_in(torso_key, 1)
+            params["core"] = init_linear(core_key, width + self.core, 4 * self.core)
+            width = self.core
         names = sorted(self.spec.state)
         params["head"] = {
             name: init_linear(k, width, math.prod(self.spec.state[name]), stddev=HEAD_STDDEV)
@@ -92,9 +98,27 @@ class _Standard:
                 features.append(x.reshape(x.shape[0], -1))
         return jnp.concatenate(features, axis=-1)
 
-    def observe(self, params: Params, observation: PyTree) -> tuple[Outputs, PyTree]:
+    def _embed(self, params: Params, observation: PyTree) -> Array:
+        """The torso: [N, width]."""
         dtype = jax.tree.leaves(params["head"])[0].dtype
-        embedding = mlp(params["torso"], self._encode(params, observation, dtype))
+        return mlp(params["torso"], self._encode(params, observation, dtype))
+
+    def core_inputs(self, params: Params, observation: PyTree) -> Array:
+        """What observations bring to the gates of the core: [N, 4 core]."""
+        layer = params["core"]
+        return self._embed(params, observation) @ layer["w"][: -self.core] + layer["b"]
+
+    def core_step(
+        self, params: Params, inputs: Array, state: tuple[Array, Array]
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """The hidden state is both what the heads read and, with the cell, what is remembered."""
+        hidden, cell = state
+        state = lstm_step(inputs + hidden @ params["core"]["w"][-self.core :], cell)
+        return state[0], state
+
+    def observe(self, params: Params, observation: PyTree) -> tuple[Outputs, PyTree]:
+        """Reads the core's features in place of observations, if there is a core."""
+        embedding = observation if self.core else self._embed(params, observation)
         outputs = {
             name: linear(params["head"][name], embedding).reshape(-1, *shape)
             for name, shape in self.spec.state.items()
@@ -147,12 +171,14 @@ def standard(
     filters: Sequence[int] = (16, 32, 32),
     action_lstm: int = 128,
     action_hidden: Sequence[int] = (128,),
+    core: int = 0,
 ) -> Network:
     """Builds the standard network for the outputs that a rule asks for.
 
     Observations are flattened and concatenated; images first go through a residual convolutional
     encoder. An MLP follows, with linear heads for the state outputs. The action outputs come from
-    one LSTM step for each action out of the torso's embedding, and an MLP head for each output.
+    one LSTM step for each action out of the torso's embedding, and an MLP head for each output. An
+    LSTM core, if there is one, stands between the torso and everything else.
 
     Args:
         spec: the rule's outputs.
@@ -164,6 +190,7 @@ def standard(
         filters: filters of each section of the residual encoder.
         action_lstm: width of the action model's LSTM.
         action_hidden: widths of the hidden layers of the action model's heads.
+        core: width of the LSTM that remembers from one moment to the next; 0: none.
 
     Raises:
         UserError: the torso is to be residual, but nothing in an observation is an image.
@@ -175,5 +202,12 @@ def standard(
             f"torso is 'residual', but observations of {[leaf.shape for leaf in leaves]} hold no "
             "image, [height, width] or [height, width, channels]; expected 'mlp' or 'auto'"
         )
-    net = _Standard(spec, images, tuple(hidden), tuple(filters), action_lstm, tuple(action_hidden))
-    return Network(net.init, net.apply, Parts(net.observe, net.all_actions, net.taken_actions))
+    net = _Standard(
+        spec, images, tuple(hidden), tuple(filters), action_lstm, tuple(action_hidden), core
+    )
+    recurrence = None
+    if core:
+        state = jax.ShapeDtypeStruct((core,), jnp.float32)
+        recurrence = Recurrence((state, state), net.core_inputs, net.core_step)
+    parts = Parts(net.observe, net.all_actions, net.taken_actions)
+    return Network(net.init, net.apply, parts, recurrence)

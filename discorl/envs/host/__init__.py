@@ -8,6 +8,7 @@ from discorl.envs.host.base import (
     seeds_from,
 )
 from discorl.envs.host.serial import SerialVector, Single
+from discorl.envs.host.workers import WorkerVector, vector_of
 
 __all__ = [
     "EnvironmentFailure",
@@ -16,5 +17,7 @@ __all__ = [
     "HostVector",
     "SerialVector",
     "Single",
+    "WorkerVector",
     "seeds_from",
+    "vector_of",
 ]

@@ -108,6 +108,12 @@ class HostEnvironment(abc.ABC):
         """
         return observation
 
+    def shown(self, observation: PyTree) -> PyTree:
+        """Shapes and dtypes of what `prepare` makes of one observation of given shapes."""
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), observation)
+        prepared = jax.eval_shape(self.prepare, batch)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), prepared)
+
     def reference(self) -> Reference | None:
         """The returns between which scores are normalised, if they are known."""
         return None
@@ -131,6 +137,8 @@ def check_observation(found: PyTree, expected: PyTree, count: int) -> PyTree:
         EnvironmentFailure: they have another structure or shape, or hold NaN or infinity.
     """
     try:
+        if isinstance(expected, jax.ShapeDtypeStruct):  # the usual case, and quicker
+            return _check_leaf(found, expected, count)
         return jax.tree.map(lambda leaf, x: _check_leaf(x, leaf, count), expected, found)
     except (ValueError, TypeError) as error:
         raise EnvironmentFailure(f"returned an observation of another structure: {error}") from None

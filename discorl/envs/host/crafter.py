@@ -1,6 +1,7 @@
 """Crafter: survival in an open world, from pixels (Hafner 2022, arXiv:2109.06780)."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import crafter
@@ -10,7 +11,8 @@ import numpy as np
 from discorl.envs import references
 from discorl.envs.base import Reference
 from discorl.envs.host.base import HostEnvironment, HostVector, picture, seeds_from
-from discorl.envs.host.serial import Outcome, SerialVector
+from discorl.envs.host.serial import Outcome
+from discorl.envs.host.workers import check_workers, spare_cores, vector_of
 from discorl.types import PyTree, UserError
 
 _ACHIEVEMENTS = tuple(crafter.constants.achievements)
@@ -21,19 +23,24 @@ def names() -> Sequence[str]:
     return ("reward",)
 
 
-def make(item: str = "reward", *, size: int = 64, length: int = 10_000) -> HostEnvironment:
+def make(
+    item: str = "reward", *, size: int = 64, length: int = 10_000, workers: int | None = None
+) -> HostEnvironment:
     """The task.
 
     Args:
         item: `reward`.
         size: pixels a side.
         length: after so many steps an episode is cut.
+        workers: processes to step environments in, 0 for this one; None: as cores are to spare.
     """
     if size < 18 or length < 1:
         raise UserError(
             f"crafter: size is {size} and length {length}; expected at least 18 and at least 1"
         )
-    return _Crafter(item, size, length)
+    workers = spare_cores() if workers is None else workers
+    check_workers(workers, "crafter")
+    return _Crafter(item, size, length, workers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +48,7 @@ class _Crafter(HostEnvironment):
     item: str
     size: int
     length: int
+    workers: int
 
     num_actions = len(crafter.constants.actions)
     deterministic = False  # the same seed was seen to give other episodes
@@ -57,7 +65,13 @@ class _Crafter(HostEnvironment):
 
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
         del render  # pictures are made of observations
-        return SerialVector(lambda: _Single(self), seeds_from(seed, count))
+        return vector_of(
+            functools.partial(_Single, self),
+            seeds_from(seed, count),
+            observation=self.observation,
+            workers=self.workers,
+            timeout=self.timeout,
+        )
 
     def reference(self) -> Reference | None:
         return references.lookup("crafter", self.item)

@@ -8,6 +8,7 @@ the numbers of the bottom lines on a logarithmic scale, for they range from 1 to
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,8 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
 from discorl.envs.host.base import HostEnvironment, HostVector, seeds_from
-from discorl.envs.host.serial import Outcome, SerialVector
+from discorl.envs.host.serial import Outcome
+from discorl.envs.host.workers import check_workers, spare_cores, vector_of
 from discorl.types import Array, PyTree, UserError
 
 _ROWS, _COLUMNS = 21, 79
@@ -34,19 +36,24 @@ def names() -> Sequence[str]:
     return [name for name in gymnasium.registry if name.startswith("NetHack")]
 
 
-def make(item: str = "NetHackChallenge-v0", *, max_steps: int = 100_000) -> HostEnvironment:
+def make(
+    item: str = "NetHackChallenge-v0", *, max_steps: int = 100_000, workers: int | None = None
+) -> HostEnvironment:
     """A task.
 
     Args:
         item: such as `NetHackScore-v0`.
         max_steps: after so many steps an episode is cut.
+        workers: processes to step environments in, 0 for this one; None: as cores are to spare.
     """
     if max_steps < 1:
         raise UserError(f"nethack: max_steps is {max_steps}; expected at least 1")
+    workers = spare_cores() if workers is None else workers
+    check_workers(workers, "nethack")
     env = _create(item)
     count = int(env.action_space.n)
     env.close()
-    return _NetHack(item, max_steps, count)
+    return _NetHack(item, max_steps, count, workers)
 
 
 def _create(item: str) -> Any:
@@ -64,6 +71,7 @@ class _NetHack(HostEnvironment):
     item: str
     max_steps: int
     num_actions: int
+    workers: int
 
     @property
     def deterministic(self) -> bool:  # type: ignore[override]
@@ -88,7 +96,13 @@ class _NetHack(HostEnvironment):
 
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
         del render  # NetHack is text
-        return SerialVector(lambda: _Single(self), seeds_from(seed, count))
+        return vector_of(
+            functools.partial(_Single, self),
+            seeds_from(seed, count),
+            observation=self.observation,
+            workers=self.workers,
+            timeout=self.timeout,
+        )
 
 
 def _bits(cells: Array) -> Array:

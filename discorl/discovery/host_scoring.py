@@ -1,0 +1,79 @@
+"""Scoring a rule in environments on the host."""
+
+import jax
+import numpy as np
+
+from discorl.config import Config
+from discorl.discovery.host_agents import host_learner_of
+from discorl.envs.host import HostEnvironment
+from discorl.host_training import Background, HostTrainer
+from discorl.rules import Disco
+from discorl.trainers import TrainState
+from discorl.types import Key, Params
+
+_ACTING = 0xAC7  # sets the keys of acting apart from those of learning
+
+
+class HostScoring:
+    """Training from scratch in one environment, compiled once.
+
+    An agent acts with its newest parameters, as it does in discovery. While one learns, the others
+    act, each in a thread of its own.
+    """
+
+    def __init__(self, agent: Config, environment: HostEnvironment, rule: Disco) -> None:
+        self._trainer = HostTrainer(agent, environment, host_learner_of(agent, environment, rule))
+        self._actor = self._trainer.actor(0)
+        self._begin = jax.jit(self._trainer.init)
+        self._learn = jax.jit(self._trainer.learn, donate_argnums=0)
+
+    def run(
+        self, environment: HostEnvironment, keys: Key, eta: Params, updates: int
+    ) -> dict[str, np.ndarray]:
+        """Trains an agent for each key.
+
+        Args:
+            environment: the one that this was made for.
+            keys: [S], random keys; the seeds of the environments are theirs, too.
+            eta: the rule's parameters.
+            updates: of each agent.
+
+        Returns:
+            mean returns and numbers of finished episodes, [S, updates].
+
+        Raises:
+            EnvironmentFailure: an environment failed.
+        """
+        del environment
+        agents = [self._begin(key) for key in keys]
+        table = {name: np.zeros((len(agents), updates)) for name in ("return", "episodes")}
+        actors: list[Background] = []
+        try:
+            for key, agent in zip(keys, agents, strict=True):
+                seed = int(jax.random.bits(key))
+                actors.append(Background(self._actor.again(seed), agent.learner.params))
+            for actor, agent in zip(actors, agents, strict=True):
+                actor.wait()
+                _ask(actor, agent)
+            for update in range(updates):
+                for i, actor in enumerate(actors):
+                    rollout = actor.wait()
+                    assert rollout is not None
+                    old = agents[i]
+                    replay, learner, key, _ = self._learn(
+                        old.replay, rollout.trajectory, old.learner, old.key, eta
+                    )
+                    agents[i] = TrainState(learner, None, replay, key, old.steps)
+                    if update + 1 < updates:
+                        _ask(actor, agents[i])
+                    totals = [episode.total for episode in rollout.episodes]
+                    table["episodes"][i, update] = len(totals)
+                    table["return"][i, update] = np.mean(totals) if totals else np.nan
+        finally:
+            for actor in actors:
+                actor.close()
+        return table
+
+
+def _ask(actor: Background, agent: TrainState) -> None:
+    actor.ask(agent.learner.params, jax.random.fold_in(agent.key, _ACTING))

@@ -1,0 +1,179 @@
+"""A process that steps some of a vector's environments; see `discorl.envs.host.workers`.
+
+It reads commands from a pipe, and actions from memory that it shares with the process that started
+it; there it writes what follows from them. It ends with the pipe, or with that process.
+"""
+
+import dataclasses
+import json
+import math
+import mmap
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import jax
+import numpy as np
+
+from discorl.envs.host.base import EnvironmentFailure, HostStep, check_observation
+from discorl.envs.host.serial import SerialVector
+from discorl.types import PyTree
+
+RESET, STEP, RENDER = b"reset", b"step", b"render"
+_ALIGNMENT = 64  # bytes; arrays of different workers' environments share few cache lines
+_LOOK_SECONDS = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Board:
+    """What is shared: arrays over all environments of the vector, [E, ...]."""
+
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    first: np.ndarray
+    observation: PyTree
+
+
+def board_size(observation: PyTree, count: int) -> int:
+    """Bytes that a board of `count` environments takes."""
+    return sum(map(_padded, jax.tree.leaves(_description(observation, count))))
+
+
+def board_on(memory: mmap.mmap, observation: PyTree, count: int) -> Board:
+    """The board that lies in memory; the same wherever that is mapped.
+
+    Args:
+        memory: at least `board_size` bytes.
+        observation: shapes and dtypes of one observation.
+        count: number of environments, E.
+    """
+    offset = 0
+
+    def place(like: jax.ShapeDtypeStruct) -> np.ndarray:
+        nonlocal offset
+        array = np.ndarray(like.shape, like.dtype, memory, offset)
+        offset += _padded(like)
+        return array
+
+    return Board(*jax.tree.map(place, _description(observation, count)))
+
+
+def _description(observation: PyTree, count: int) -> tuple[PyTree, ...]:
+    """Shapes and dtypes of a board, in the order of its fields."""
+    numbers = [jax.ShapeDtypeStruct((count,), kind) for kind in (np.int32, np.float32)]
+    flags = [jax.ShapeDtypeStruct((count,), np.bool_)] * 3
+    seen = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), observation)
+    return (*numbers, *flags, seen)
+
+
+def _padded(like: jax.ShapeDtypeStruct) -> int:
+    size = math.prod(like.shape) * np.dtype(like.dtype).itemsize
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What a worker is to do."""
+
+    make: bytes  # pickled: makes one environment
+    seeds: list[int]  # of its environments
+    start: int  # which of the vector's environments is its first
+    count: int  # environments of the vector
+    observation: PyTree  # shapes and dtypes of one
+
+    def encode(self) -> bytes:
+        """For `decode` in another process, where modules are looked for as they are here."""
+        return pickle.dumps((sys.path, pickle.dumps(self)))
+
+    @staticmethod
+    def decode(text: bytes) -> "Job":
+        """Reads what `encode` wrote."""
+        path, job = pickle.loads(text)
+        sys.path[:] = path
+        return pickle.loads(job)
+
+
+def main(pipe: int, memory: int, parent: int) -> None:
+    """Serves until the pipe is closed.
+
+    Args:
+        pipe: file descriptor of the pipe.
+        memory: file descriptor of the shared memory.
+        parent: number of the process that started this one.
+    """
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    connection = Connection(pipe)
+    try:
+        job = Job.decode(connection.recv_bytes())
+        shared = mmap.mmap(memory, board_size(job.observation, job.count))
+        _Server(connection, job, board_on(shared, job.observation, job.count)).serve()
+    except (EOFError, ConnectionError):
+        return  # nobody is there any more
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process with another one, even in the middle of a step that never ends."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
+
+
+class _Server:
+    def __init__(self, connection: Connection, job: Job, board: Board) -> None:
+        self._connection, self._job = connection, job
+        mine = slice(job.start, job.start + len(job.seeds))
+        self._board = Board(*jax.tree.map(lambda x: x[mine], tuple(vars(board).values())))
+        self._vector: SerialVector | None = None
+
+    def serve(self) -> None:
+        """Answers commands."""
+        self._answer(self._start)
+        commands = {RESET: self._reset, STEP: self._step, RENDER: self._render}
+        try:
+            while True:
+                self._answer(commands[self._connection.recv_bytes()])
+        finally:
+            if self._vector is not None:
+                self._vector.close()
+
+    def _answer(self, action: Callable[[], dict[str, Any] | None]) -> None:
+        try:
+            answer = action()
+        except EnvironmentFailure as error:
+            index = None if error.index is None else error.index + self._job.start
+            answer = {"failure": str(error), "index": index}
+        except Exception as error:
+            answer = {"failure": f"raised {type(error).__name__}: {error}", "index": None}
+        self._connection.send_bytes(b"" if answer is None else json.dumps(answer).encode())
+
+    def _start(self) -> None:
+        self._vector = SerialVector(pickle.loads(self._job.make), self._job.seeds)
+
+    def _reset(self) -> None:
+        assert self._vector is not None
+        self._show(self._vector.reset())
+
+    def _step(self) -> dict[str, Any] | None:
+        assert self._vector is not None
+        step: HostStep = self._vector.step(self._board.action)
+        self._show(step.observation)
+        for name in ("reward", "terminated", "truncated", "first"):
+            getattr(self._board, name)[...] = getattr(step, name)
+        metrics = {name: column.tolist() for name, column in step.metrics.items()}
+        return {"metrics": metrics} if metrics else None
+
+    def _render(self) -> dict[str, Any] | None:
+        assert self._vector is not None
+        picture = self._vector.render()
+        return None if picture is None else {"picture": np.asarray(picture, np.uint8).tolist()}
+
+    def _show(self, found: PyTree) -> None:
+        seen = check_observation(found, self._job.observation, len(self._job.seeds))
+        jax.tree.map(np.copyto, self._board.observation, seen)

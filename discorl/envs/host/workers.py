@@ -1,0 +1,231 @@
+"""A vector of single environments, stepped in several processes at once.
+
+For environments that are slow and hold Python's lock while they step. What they go through is the
+same as in `SerialVector`, whatever the number of processes.
+"""
+
+import contextlib
+import dataclasses
+import json
+import mmap
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+import numpy as np
+
+from discorl.envs.host import worker
+from discorl.envs.host.base import EnvironmentFailure, HostStep, HostVector
+from discorl.envs.host.serial import SerialVector, Single
+from discorl.envs.host.worker import Job
+from discorl.types import PyTree, UserError
+
+_CLOSING_SECONDS = 5.0  # after which a worker is killed
+_COMMAND = "from discorl.envs.host.worker import main; main({}, {}, {})"
+# A worker computes little, and never on an accelerator, which the learner has.
+_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
+
+
+def vector_of(
+    make: Callable[[], Single],
+    seeds: Sequence[int],
+    *,
+    observation: PyTree,
+    workers: int,
+    timeout: float = 120.0,
+) -> HostVector:
+    """A vector of single environments.
+
+    Args:
+        make: makes one environment.
+        seeds: one for each.
+        observation: shapes and dtypes of one observation.
+        workers: processes to step them in, no more than there are environments; 0 or 1 steps them
+            in this one.
+        timeout: seconds after which a worker counts as hung.
+    """
+    workers = min(workers, len(seeds))
+    if workers <= 1:
+        return SerialVector(make, seeds)
+    return WorkerVector(make, seeds, observation=observation, workers=workers, timeout=timeout)
+
+
+def check_workers(workers: int, suite: str) -> None:
+    """Raises a `UserError` for a number that is not accepted."""
+    if workers < 0:
+        raise UserError(f"{suite}: workers is {workers}; expected at least 0")
+
+
+def spare_cores() -> int:
+    """Processes that environments can be stepped in beside a learner; 0: none.
+
+    With two cores there is one to spare, which a thread of the learner's process uses as well.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(0, (cores or 1) - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Worker:
+    """A process, seen from here."""
+
+    process: subprocess.Popen
+    connection: Connection
+    indices: range  # of its environments
+
+    def send(self, message: bytes) -> None:
+        """Sends, unless the process has ended, which shows when its answer is waited for."""
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(message)
+
+    def answer(self, deadline: float, timeout: float) -> dict[str, Any]:
+        """What it says next.
+
+        Raises:
+            EnvironmentFailure: an environment failed, the process ended, or it is late.
+        """
+        only = self.indices[0] if len(self.indices) == 1 else None
+        try:
+            if not self.connection.poll(max(0.0, deadline - time.monotonic())):
+                raise EnvironmentFailure(f"did not answer within {timeout:g} s", only)
+            message = self.connection.recv_bytes()
+        except (EOFError, OSError):
+            code = self.process.wait(_CLOSING_SECONDS)
+            raise EnvironmentFailure(f"ended its process, with exit code {code}", only) from None
+        answer = json.loads(message) if message else {}
+        if "failure" in answer:
+            raise EnvironmentFailure(answer["failure"], answer["index"])
+        return answer
+
+
+class WorkerVector(HostVector):
+    """Steps environments in processes, each of which has some that follow one another."""
+
+    def __init__(
+        self,
+        make: Callable[[], Single],
+        seeds: Sequence[int],
+        *,
+        observation: PyTree,
+        workers: int,
+        timeout: float = 120.0,
+    ) -> None:
+        """Starts the processes; see `vector_of`."""
+        self._timeout = timeout
+        self._workers: list[_Worker] = []
+        pickled = _pickle(make)
+        # A file without a name: whatever happens, nothing of it remains.
+        with tempfile.TemporaryFile(dir=_memory_folder()) as file:
+            file.truncate(worker.board_size(observation, len(seeds)))
+            memory = mmap.mmap(file.fileno(), 0)
+            self._board = worker.board_on(memory, observation, len(seeds))
+            try:
+                for part in np.array_split(np.arange(len(seeds)), workers):
+                    indices = range(int(part[0]), int(part[-1]) + 1)
+                    self._workers.append(_start(indices, file.fileno()))
+                for each in self._workers:
+                    own = [seeds[i] for i in each.indices]
+                    job = Job(pickled, own, each.indices.start, len(seeds), observation)
+                    each.send(job.encode())
+                self._answers()
+            except BaseException:
+                self.close()
+                raise
+
+    def reset(self) -> PyTree:
+        """Begins the first episodes."""
+        self._ask(worker.RESET)
+        return self._board.observation
+
+    def step(self, action: np.ndarray) -> HostStep:
+        """Takes actions, [E]."""
+        board = self._board
+        board.action[...] = action
+        metrics: dict[str, np.ndarray] = {}
+        for each, answer in zip(self._workers, self._ask(worker.STEP), strict=True):
+            for name, values in answer.get("metrics", {}).items():
+                column = metrics.setdefault(name, np.full(len(action), np.nan))
+                column[each.indices.start : each.indices.stop] = values
+        return HostStep(
+            board.observation, board.reward, board.terminated, board.truncated, board.first, metrics
+        )
+
+    def render(self) -> np.ndarray | None:
+        """A picture of the first environment."""
+        first = self._workers[0]
+        first.send(worker.RENDER)
+        picture = first.answer(time.monotonic() + self._timeout, self._timeout).get("picture")
+        return None if picture is None else np.asarray(picture, np.uint8)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        workers, self._workers = self._workers, []
+        for each in workers:
+            each.connection.close()
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        for each in workers:
+            try:
+                each.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                each.process.kill()
+                each.process.wait()
+
+    def _ask(self, command: bytes) -> list[dict[str, Any]]:
+        for each in self._workers:
+            each.send(command)
+        return self._answers()
+
+    def _answers(self) -> list[dict[str, Any]]:
+        """One of each worker; if several failed, the failure of the first is raised."""
+        deadline = time.monotonic() + self._timeout
+        answers: list[dict[str, Any]] = []
+        failures: list[EnvironmentFailure] = []
+        for each in self._workers:
+            try:
+                answers.append(each.answer(deadline, self._timeout))
+            except EnvironmentFailure as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+        return answers
+
+
+def _start(indices: range, memory: int) -> _Worker:
+    ours, theirs = Pipe()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND.format(theirs.fileno(), memory, os.getpid())],
+            pass_fds=(theirs.fileno(), memory),
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # what an environment prints is not what a command prints
+            env=os.environ | _ENVIRONMENT,
+            process_group=0,  # Ctrl-C is for the process that started it
+        )
+    return _Worker(process, ours, indices)
+
+
+def _memory_folder() -> str | None:
+    """Where files are kept in memory, if there is such a place."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def _pickle(make: Callable[[], Single]) -> bytes:
+    try:
+        import cloudpickle  # comes with Gymnasium, and takes functions within functions
+    except ImportError:
+        dumps = pickle.dumps
+    else:
+        dumps = cloudpickle.dumps
+    try:
+        return dumps(make)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"the environment cannot be sent to another process: {error}; expected one that can "
+            "be pickled, or workers=0"
+        ) from error

@@ -1,0 +1,68 @@
+"""Memory of a network: a state that goes from moment to moment, and is zero as episodes begin."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from discorl.types import Array, Params, PyTree, Trajectory, UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrence:
+    """What stands between observations and the rest of a network that remembers.
+
+    The rest of the network reads features in place of observations. What does not depend on the
+    state belongs into `encode`, which is called once for all moments of a trajectory.
+    """
+
+    state: PyTree  # shapes and dtypes for one environment: a pytree of `jax.ShapeDtypeStruct`
+    # (params, observations [N, ...]) -> inputs [N, ...]
+    encode: Callable[[Params, PyTree], PyTree]
+    # (params, inputs [B, ...], state [B, ...]) -> features [B, ...], the next state [B, ...]
+    step: Callable[[Params, PyTree, PyTree], tuple[PyTree, PyTree]]
+
+
+def blank_state(state: PyTree, count: int) -> PyTree:
+    """The state at the beginning of an episode, [count, ...], from its shapes and dtypes."""
+    return jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), state)
+
+
+def forget(state: PyTree, begins: Array) -> PyTree:
+    """The state, [B, ...], as new where an episode begins, [B] bool."""
+    return jax.tree.map(
+        lambda x: jnp.where(begins.reshape(-1, *[1] * (x.ndim - 1)), 0, x),
+        state,
+    )
+
+
+def unroll(recurrence: Recurrence, params: Params, trajectory: Trajectory) -> PyTree:
+    """Goes along trajectories from what was remembered at their start.
+
+    Returns:
+        features of all moments, [T+1, B, ...].
+    """
+    if len(jax.tree.leaves(trajectory.core)) != len(jax.tree.leaves(recurrence.state)):
+        raise UserError(
+            "the network remembers, but the trajectory does not say what it remembered at its "
+            f"start: `core` is {trajectory.core}; expected leaves [1, B, ...] of "
+            f"{recurrence.state}"
+        )
+    begins = trajectory.begins()
+    rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.observation)
+    inputs = jax.tree.map(
+        lambda x: x.reshape(*begins.shape, *x.shape[1:]), recurrence.encode(params, rows)
+    )
+
+    def step(state: PyTree, moment: tuple[PyTree, Array]) -> tuple[PyTree, PyTree]:
+        inputs, begins = moment
+        features, state = recurrence.step(params, inputs, forget(state, begins))
+        return state, features
+
+    start = jax.tree.map(lambda x: x[0], trajectory.core)
+    first = jax.tree.map(lambda x: x[0], (inputs, begins))
+    # What was stored may be of another precision than what the parameters make of it.
+    like = jax.eval_shape(step, start, first)[0]
+    start = jax.tree.map(lambda x, y: x.astype(y.dtype), start, like)
+    return jax.lax.scan(step, start, (inputs, begins))[1]

@@ -1,0 +1,89 @@
+"""Starts for discovery: the policy improved by hand, and the meta-network that imitates it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_discovery import CONFIG, ETA, RULE, TINY, assert_same
+
+import discorl
+from discorl.discovery import imitation
+from discorl.discovery.meta_gradient import TEMPER, improved_policy
+from discorl.discovery.population import Population
+from discorl.rules import weights
+from discorl.types import UserError
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.3, 1.0])
+def test_the_improved_policy_by_hand(clip):
+    rng = np.random.default_rng(0)
+    length, batch, actions = 4, 3, 5
+    online = {"logits": rng.normal(size=(length + 1, batch, actions))}
+    target = {
+        "logits": rng.normal(size=(length + 1, batch, actions)),
+        "q": rng.normal(size=(length + 1, batch, actions)),
+    }
+    q_target = rng.normal(size=(length, batch))
+    weight = (rng.random((length, batch)) < 0.7).astype(float)
+    with jax.enable_x64():
+        logits = improved_policy(
+            *jax.tree.map(jnp.asarray, (online, target, q_target, weight)), clip
+        )
+    prior, q = softmax(target["logits"][:-1]), target["q"][:-1]
+    v = (softmax(online["logits"][:-1]) * q).sum(axis=-1)
+    sigma = np.sqrt((weight * (q_target - v) ** 2).sum() / weight.sum() + 1e-8)
+    expected = prior
+    if clip:
+        improvement = np.exp(np.clip((q - v[..., None]) / sigma, -clip, clip))
+        expected = prior ** (1 - TEMPER) * improvement
+        expected /= expected.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(softmax(np.asarray(logits)), expected, rtol=1e-7)
+
+
+def test_a_meta_network_comes_to_imitate():
+    config = dataclasses.replace(
+        CONFIG, meta_learning_rate=0.02, lifetimes=(10**6,), learning_rate=0.05
+    )
+    fields = {field.name: getattr(RULE, field.name) for field in dataclasses.fields(RULE)}
+    population = Population(config, imitation.Imitated(**fields), agents=imitation.Imitators)
+    state = population.init(ETA, jax.random.key(0))
+    distances, entropies = [], []
+    for _ in range(150):
+        state, _, by_agent = population.meta_step(state)
+        distances.append(by_agent["imitation"].mean())
+        entropies.append(by_agent["entropy"].mean())
+    assert entropies[-1] < 0.9 * entropies[0], "agents should learn by the target made by hand"
+    assert np.mean(distances[-20:]) < 0.3 * max(distances)
+
+
+def test_discovery_starts_from_an_imitation_and_resumes_from_it(tmp_path, monkeypatch):
+    settings = TINY | {"start": "muesli", "imitation_steps": 3, "meta_steps": 2}
+    discorl.discover(**settings, out=tmp_path / "run")
+    start = weights.load(tmp_path / "run" / "start.npz")
+    assert start.metadata == {"bins": 5, "without": "none"}
+    assert not np.array_equal(start.eta["pi_hat"]["w"], ETA["pi_hat"]["w"])
+    monkeypatch.setattr("discorl.discovery.loop.imitate", None)  # not again
+    resumed = discorl.discover(resume=tmp_path / "run")
+    assert_same(resumed.eta, weights.load(tmp_path / "run" / "rule.npz").eta)
+
+
+def test_other_rules_made_by_hand_are_no_start():
+    with pytest.raises(UserError, match="'ppo', a rule made by hand; expected 'muesli'"):
+        discorl.discover(**TINY | {"start": "ppo"})
+
+
+def test_what_is_handed_out_is_an_average():
+    population = Population(dataclasses.replace(CONFIG, average=0.75), RULE)
+    other = jax.tree.map(lambda x: x + 1, ETA)
+    average = population._average(ETA, other)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y + 0.25, atol=1e-6), average, dict(ETA)
+    )
+    assert_same(Population(CONFIG, RULE)._average(ETA, other), other)

@@ -1,0 +1,380 @@
+"""The recurrent core: acting and learning remember the same, and never across an episode's end."""
+
+import dataclasses
+import functools
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import test_discovery
+import test_host
+from probes import Mortal
+
+import discorl
+from discorl import acting, training
+from discorl.discovery.agents import Agents
+from discorl.evaluation import evaluate
+from discorl.learning import Learner
+from discorl.networks import Network, Recurrence, standard
+from discorl.optimisation import Optimisation
+from discorl.rules import PPO, ActorCritic
+from discorl.types import OutputSpec, Trajectory, UserError
+
+KEY = jax.random.key(7)
+CORE, T, B = 5, 7, 6
+
+
+def learner_for(observation, actions=2, core=CORE, rule=None):
+    rule = rule or ActorCritic()
+    network = standard(rule.outputs(actions), observation, hidden=(6,), core=core)
+    return Learner(rule, network, optax.sgd(1.0), actions)
+
+
+def enlarged(params):
+    """Away from small beginnings, so that what is remembered has a say in every output."""
+    return jax.tree.map(
+        lambda x: 3 * x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), params
+    )
+
+
+# --- the core itself ------------------------------------------------------------------------------
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def test_a_core_is_an_lstm():
+    """Against numpy, two moments in a row."""
+    spec = OutputSpec(2, state={"logits": (2,)})
+    network = standard(spec, jax.ShapeDtypeStruct((3,), jnp.float32), hidden=(), core=4)
+    batch = jax.random.normal(KEY, (2, 5, 3))
+    params = enlarged(network.init(KEY, batch[0]))
+    state = hidden, cell = [np.zeros((5, 4)), np.zeros((5, 4))]
+    w, b = (np.asarray(params["core"][name], np.float64) for name in "wb")
+    for x in batch:
+        features, state = network.advance(params, x, tuple(map(jnp.float32, state)))
+        gates = np.concatenate([x, hidden], axis=1) @ w + b
+        i, g, f, o = np.split(gates, 4, axis=1)
+        cell = sigmoid(f + 1) * cell + sigmoid(i) * np.tanh(g)
+        hidden = sigmoid(o) * np.tanh(cell)
+        np.testing.assert_allclose(state, [hidden, cell], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(features, hidden, rtol=1e-5, atol=1e-6)
+        head = params["head"]["logits"]
+        expected = hidden @ head["w"] + head["b"]
+        logits = network.apply(params, features)["logits"]
+        np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_core_there_is_nothing_to_remember():
+    learner = learner_for(jax.ShapeDtypeStruct((3,), jnp.float32), core=0)
+    assert learner.network.recurrence is None
+    assert learner.network.state == ()
+    params = learner.init(KEY, jax.ShapeDtypeStruct((3,), jnp.float32)).params
+    assert learner.policy(params, jnp.ones((4, 3)))[1] == ()
+    assert "core" not in params
+
+
+# --- acting and learning --------------------------------------------------------------------------
+
+
+@functools.cache
+def native_rollouts():
+    """Parameters, and rollouts in environments whose episodes end in both ways."""
+    environment = Mortal(lifetime=3, limit=4)
+    learner = learner_for(environment.observation)
+    params = enlarged(learner.init(KEY, environment.observation).params)
+
+    def live(state, key):
+        policy = functools.partial(learner.policy, params)
+        state, trajectory, _ = acting.rollout(environment, policy, state, key, T)
+        return state, trajectory
+
+    state = acting.init(environment, KEY, B, learner.network.state)
+    parts = jax.jit(lambda s: jax.lax.scan(live, s, jax.random.split(KEY, 6)))(state)[1]
+    return learner, params, [jax.tree.map(lambda x, i=i: x[i], parts) for i in range(6)]
+
+
+@functools.cache
+def host_rollouts(resets_cost):
+    trainer, _ = training.build(
+        discorl.configure(
+            **test_host.TINY | {"unroll": T, "frame_stack": 1, "replay_fraction": 0.0, "batch": 2},
+            core=CORE,
+        ),
+        test_host.Clocks(resets_cost=resets_cost),
+    )
+    learner = trainer.learner
+    params = enlarged(training.initial_state(trainer).learner.params)
+    actor = trainer.actor(0)
+    actor.start(params)
+    parts = [actor.rollout(params, jax.random.fold_in(KEY, i)).trajectory for i in range(6)]
+    assert jax.tree.map(jnp.shape, parts[0]) == jax.tree.map(jnp.shape, trainer.rollout_like())
+    return learner, params, parts
+
+
+def is_first_native(trajectory):
+    """From what an observation shows: the time, one-hot, of two kinds of episode."""
+    shown = trajectory.observation
+    return np.asarray(shown.argmax(-1) % (shown.shape[-1] // 2) == 0)
+
+
+def is_first_on_the_host(trajectory):
+    return np.asarray(trajectory.observation[..., 1] == 1)  # clocks show the time, from 1
+
+
+def walk(learner, params, trajectory, first):
+    """Logits at all moments [T+1, B, A], asked one by one; nothing is kept where one is first."""
+    policy = jax.jit(functools.partial(learner.policy, params))
+    state = jax.tree.map(lambda x: x[0], trajectory.core)
+    logits = []
+    for observation, begins in zip(trajectory.observation, first, strict=True):
+        state = jax.tree.map(lambda x, b=begins: jnp.where(b[:, None], 0, x), state)
+        step, state = policy(observation, state)
+        logits.append(step)
+    return np.array(logits)
+
+
+def kinds_of_moments(trajectory, first):
+    """Which of these were there: `first`, and of the step before terminated, truncated, mask."""
+    before = trajectory.terminated, trajectory.truncated, trajectory.mask
+    rows = np.stack([first[1:], *map(np.asarray, before)], axis=-1)
+    return {tuple(row) for row in rows.reshape(-1, 4).tolist()}
+
+
+@pytest.mark.parametrize("where", ["native", "host", "host, where resets cost a step"])
+def test_the_learner_sees_what_the_actor_saw(where):
+    if where == "native":
+        (learner, params, parts), is_first = native_rollouts(), is_first_native
+    else:
+        found = host_rollouts(resets_cost="cost" in where)
+        (learner, params, parts), is_first = found, is_first_on_the_host
+    unroll = jax.jit(lambda part: learner.outputs(params, part)[0]["logits"])
+    kinds = set()
+    for part in parts:
+        first = is_first(part)
+        kinds |= kinds_of_moments(part, first)
+        one_by_one = walk(learner, params, part, first)
+        np.testing.assert_allclose(unroll(part), one_by_one, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(part.behaviour_logits, one_by_one[:-1], rtol=1e-5, atol=1e-5)
+        hidden, _ = jax.tree.map(lambda x: np.asarray(x[0]), part.core)
+        assert hidden.shape == (part.action.shape[1], learner.network.state[0].shape[0])
+        # Something is remembered wherever a rollout begins within an episode, and only there.
+        np.testing.assert_array_equal((hidden == 0).all(axis=1), first[0])
+    # Every way for an episode to go on and to end was there.
+    goes_on, cut, after_filler = (0, 0, 0, 1), (0, 0, 1, 1), (1, 0, 0, 0)
+    ending = (0, 1, 1, 1) if "cost" in where else (1, 1, 0, 1)
+    assert kinds == {goes_on, cut, after_filler, ending}
+
+
+class WithTarget(ActorCritic):
+    """An actor-critic that asks for a target network."""
+
+    target_decay = 0.9
+
+
+def test_both_networks_start_from_what_was_stored():
+    learner, params, parts = native_rollouts()
+    learner, part = dataclasses.replace(learner, rule=WithTarget()), parts[2]
+    assert np.any(part.core[0])
+    other = jax.tree.map(lambda x: x + 0.1, params)
+    state = learner.init(KEY, Mortal(lifetime=3, limit=4).observation)
+    state = dataclasses.replace(state, params=params, target_params=other)
+    after, _, details = jax.jit(learner.update_in_detail)(state, (), part)
+    for agent, seen in ((params, details.online), (other, details.target)):
+        expected = walk(learner, agent, part, is_first_native(part))
+        np.testing.assert_allclose(seen["logits"], expected, rtol=1e-5, atol=1e-5)
+    moved = jax.tree.map(lambda x, y: np.any(x != y), params, after.params)
+    assert all(jax.tree.leaves(moved["core"]))
+
+
+def test_nothing_is_remembered_across_an_episodes_end():
+    """What every output depends on, by its derivatives."""
+    terminated, truncated = np.zeros((2, T, 4), bool)
+    mask = np.ones((T, 4), bool)
+    terminated[2, 1] = True
+    truncated[2, 2] = True
+    mask[3, 2] = False
+    mask[0, 3] = False  # the rollout before was cut by its last step
+    terminated[3, 3] = truncated[3, 3] = True  # on the host, where resets cost a step
+    mask[4, 3] = False
+    terminated[6, 3] = True
+    episodes = np.transpose(
+        [
+            [0, 0, 0, 0, 0, 0, 0, 0],
+            [0, 0, 0, 1, 1, 1, 1, 1],
+            [0, 0, 0, 0, 1, 1, 1, 1],  # moment 3 shows the last of what was cut
+            [0, 1, 1, 1, 1, 2, 2, 3],
+        ]
+    )
+    rng = np.random.default_rng(0)
+    trajectory = Trajectory(
+        observation=jnp.asarray(rng.normal(size=(T + 1, 4, 3)), jnp.float32),
+        action=jnp.zeros((T, 4), jnp.int32),
+        reward=jnp.zeros((T, 4)),
+        terminated=jnp.asarray(terminated),
+        behaviour_logits=jnp.zeros((T, 4, 2)),
+        truncated=jnp.asarray(truncated),
+        mask=jnp.asarray(mask),
+        core=tuple(jnp.asarray(rng.normal(size=(1, 4, CORE)), jnp.float32) for _ in range(2)),
+    )
+    observation = jax.ShapeDtypeStruct((3,), jnp.float32)
+    learner = learner_for(observation)
+    params = enlarged(learner.init(KEY, observation).params)
+
+    def values(seen, core):
+        given = dataclasses.replace(trajectory, observation=seen, core=core)
+        return learner.outputs(params, given)[0]["value"]
+
+    by_seen, by_core = jax.jit(jax.jacrev(values, argnums=(0, 1)))(
+        trajectory.observation, trajectory.core
+    )
+    moments, columns = np.ogrid[: T + 1, :4]
+    for t, b in np.ndindex(T + 1, 4):
+        earlier = (moments <= t) & (columns == b) & (episodes == episodes[t, b])
+        np.testing.assert_array_equal(np.any(by_seen[t, b], axis=-1), earlier)
+        for leaf in by_core:
+            from_start = (columns == b) & (episodes[t, b] == 0)
+            np.testing.assert_array_equal(np.any(leaf[t, b], axis=-1), from_start)
+
+
+def test_minibatches_take_their_trajectories_memories_along():
+    """Traced only: shapes that did not fit would be refused."""
+    part = native_rollouts()[2][0]
+    learner = learner_for(
+        Mortal(lifetime=3, limit=4).observation, rule=PPO(epochs=2, minibatches=3)
+    )
+    state = jax.eval_shape(lambda: learner.init(KEY, Mortal(lifetime=3, limit=4).observation))
+    after, _ = jax.eval_shape(learner.update, state, (), part)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+
+
+def test_a_trajectory_without_memories_is_refused():
+    learner, params, parts = native_rollouts()
+    with pytest.raises(UserError, match=r"`core` is \(\); expected leaves \[1, B, ...\]"):
+        learner.outputs(params, dataclasses.replace(parts[0], core=()))
+
+
+def test_a_negative_width_is_refused():
+    with pytest.raises(UserError, match="core is -1; expected at least 0"):
+        discorl.configure(core=-1)
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+# The cue, then the question: half of all answers are right by chance, for a return of 0.
+MEMORY = {
+    "env": "memory:cues=2,longest=1",
+    "rule": "actor_critic",
+    "environments": 16,
+    "batch": 32,
+    "replay": 64,
+    "replay_fraction": 0.5,
+    "unroll": 7,  # rollouts begin at cues and at questions
+    "hidden": (16,),
+    "learning_rate": 1e-2,
+    "updates": 300,
+    "checkpoint_every": 300,
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return discorl.train(**MEMORY, core=16, out=tmp_path_factory.mktemp("memory") / "run")
+
+
+def test_memory_is_learned_with_a_core_only(trained):
+    assert trained.recent_return()[0] > 0.9
+    assert np.any(trained.state.replay.storage.core[0])
+    without = discorl.train(**MEMORY)
+    assert abs(without.recent_return()[0]) < 0.2
+    # The same in evaluation, where nothing is left to chance.
+    played = evaluate(trained.path, episodes=50, greedy=True)
+    np.testing.assert_array_equal(played.returns, 1.0)
+
+
+def test_a_resumed_run_with_a_core_is_the_same_bit_for_bit(trained, tmp_path, monkeypatch):
+    few = MEMORY | {"updates": 5, "checkpoint_every": 2, "core": 16}  # ends amid episodes
+    whole = discorl.train(**few, out=tmp_path / "whole")
+    assert any(np.any(x) for x in jax.tree.leaves(whole.state.actor.core))
+    monkeypatch.setattr(training, "CALL_SECONDS", 0.0)
+    stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
+    assert not discorl.train(**few, out=tmp_path / "cut", on_rows=stop).finished
+    again = discorl.train(resume=tmp_path / "cut")
+    assert again.finished
+    test_discovery.assert_same(again.state, whole.state)
+    np.testing.assert_array_equal(again.metrics["loss"], whole.metrics["loss"])
+
+
+class Metronome(test_host.Clock):
+    """Reward 1 for going on from action 0 to 1 and back, though all moments look alike."""
+
+    def observe(self):
+        return np.ones(2, np.float32)
+
+    def step(self, action):
+        expected = self.time % 2
+        seen, _, *ends = super().step(action)
+        return seen, float(action == expected), *ends
+
+
+def counting(spec, observation):
+    """A network of the user's own, which knows how many moments of an episode it has seen."""
+
+    def step(params, inputs, state):
+        return state % 2, state + 1
+
+    def apply(params, odd):
+        logits = params * jnp.stack([1 - odd, odd], axis=-1)
+        return {"logits": logits, "value": jnp.zeros(odd.shape)}
+
+    state = jax.ShapeDtypeStruct((), jnp.float32)
+    recurrence = Recurrence(state, lambda params, seen: seen[:, 0], step)
+    return Network(lambda key, seen: jnp.float32(50.0), apply, recurrence=recurrence)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_agents_remember_where_the_host_plays(greedy, tmp_path):
+    """A network of the user's own, trained for an update, played and filmed."""
+    environment = test_host.Clocks(Metronome)
+    settings = test_host.TINY | {"updates": 2, "learning_rate": 1e-6}
+    own = {"environment": environment, "network": counting}
+    run = discorl.train(**settings, **own, out=tmp_path / "run").path
+    film = tmp_path / "episode.gif"
+    played = evaluate(run, episodes=40, greedy=greedy, film=film, **own)
+    assert set(played.lengths.ravel().tolist()) == {test_host.LIFE, test_host.LIMIT}
+    np.testing.assert_array_equal(played.returns, played.lengths)
+    assert film.exists()
+
+
+# --- discovery ------------------------------------------------------------------------------------
+
+
+def test_the_meta_gradient_goes_through_the_core():
+    """Recorded and in mixed mode, against backward mode through a plain scan."""
+    with jax.enable_x64(True):
+        optimizer = Optimisation(learning_rate=0.02).optimizer()
+        gradient, eta, loss = test_discovery.problem(optimizer, mixed_mode=True, core=3)
+        test_discovery.assert_all_close(gradient, jax.jit(jax.grad(loss))(eta), 1e-9)
+
+
+def test_a_meta_step_of_agents_with_a_core():
+    config = discorl.configure_discovery(
+        **test_discovery.TINY | {"envs": ("memory:cues=2,longest=2;core=3;agents=1",)}
+    )
+    (group,) = config.groups()
+    assert group.config.core == 3
+    agents = Agents(group, config, test_discovery.RULE)
+    state = jax.jit(agents.begin)(KEY, jnp.int32(0))
+    assert state.training.learner.params["core"]["w"].shape == (6 + 3, 4 * 3)
+    gradient, state, metrics = jax.jit(agents.meta_step)(test_discovery.ETA, state)
+    norm = float(optax.tree.norm(gradient))
+    assert np.isfinite(norm)
+    assert norm > 0
+    assert np.isfinite(metrics["meta/loss"])
+    for actor in (state.training.actor, state.validation):
+        assert all(x.shape[1:] == (3,) for x in actor.core)
+    assert np.any(state.training.replay.storage.core[0])
