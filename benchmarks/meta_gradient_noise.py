@@ -1,6 +1,6 @@
 """Where the noise of a meta-gradient comes from: its data, or the agent.
 
-    python benchmarks/meta_gradient_noise.py --rule RULE [--env tabular] [--windows 0 6 24] [--batch 32]
+    python benchmarks/meta_gradient_noise.py --rule RULE [--env tabular] [--windows 0 6 24]
 
 Some agents live under a rule that stands still. At several ages each is copied, and the copies'
 meta-gradients are compared by their mean cosine: copies that differ only in the validation data,
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--rule", required=True)
     parser.add_argument("--env", default="tabular")
     parser.add_argument("--windows", type=int, nargs="+", default=[0, 2, 6, 12, 24])
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--validation", type=int, default=32)
     arguments = parser.parse_args()
     compilation.enable_cache()

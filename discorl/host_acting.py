@@ -20,8 +20,8 @@ from discorl.envs.host.base import (
     seeds_from,
 )
 from discorl.frames import Frames
-from discorl.host_programs import CompiledPrograms, Policy, Programs
-from discorl.types import Array, Key, Params, PyTree, Trajectory
+from discorl.host_programs import ActingPrograms, CompiledPrograms, Policy
+from discorl.types import Array, Key, Params, PyTree, Trajectory, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +57,9 @@ def _no_policy(params: Params, observation: PyTree, core: PyTree) -> tuple[Array
 
 def _programs(
     environment: HostEnvironment, policy: Policy, count: int, length: int, size: int, core: PyTree
-) -> Programs:
+) -> ActingPrograms:
     shown, actions = environment.observation, environment.num_actions
-    return Programs(policy, shown, actions, count, length, size, core)
+    return ActingPrograms(policy, shown, actions, count, length, size, core)
 
 
 class HostActor:
@@ -270,6 +270,8 @@ class HostActor:
             yield
         except EnvironmentFailure as error:
             raise self._located(error) from error
+        except UserError:
+            raise
         except Exception as error:
             failure = EnvironmentFailure(f"raised {type(error).__name__}: {error}")
             raise self._located(failure) from error

@@ -23,7 +23,7 @@ Policy = Callable[[Params, PyTree, PyTree], tuple[Array, PyTree]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Programs:
+class ActingPrograms:
     """Pure functions; `size` frames make a stack."""
 
     policy: Policy
@@ -100,14 +100,14 @@ class Programs:
 class CompiledPrograms:
     """Programs that several actors may use, in several threads; the first one compiles."""
 
-    def __init__(self, programs: Programs) -> None:
+    def __init__(self, programs: ActingPrograms) -> None:
         self.programs = programs
         self.begin = jax.jit(programs.begin)
         self._lock = threading.Lock()
         self._act: Callable[..., tuple[Array, PyTree]] | None = None
 
     def act(self, params: Params) -> Callable[..., tuple[Array, PyTree]]:
-        """`Programs.act`, compiled.
+        """`ActingPrograms.act`, compiled.
 
         Args:
             params: shapes and dtypes of the policy's parameters.

@@ -25,8 +25,12 @@ from discorl.trainers import TrainState, absorb
 from discorl.types import Array, Key, Metrics, Params, Trajectory
 
 EPISODE = "episode/"  # begins the names of metrics that are means over episodes
-_ACTING = 0xAC7  # sets the keys of acting apart from those of learning
 _POLL_SECONDS = 0.5
+
+
+def acting_key(key: Key) -> Key:
+    """A key for acting, apart from those that learning draws from the same one."""
+    return jax.random.fold_in(key, 0xAC7)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +106,7 @@ class HostProgram:
         config = trainer.config
         self._config, self._environment, self._eta = config, trainer.environment, eta
         self._made = done
-        self._root = jax.random.fold_in(jax.random.key(config.seed), _ACTING)
+        self._root = acting_key(jax.random.key(config.seed))
         seed = np.random.SeedSequence([config.seed, done]).generate_state(1)
         self._actor = Background(trainer.actor(int(seed[0])), state.learner.params)
         self._asked = False

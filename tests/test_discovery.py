@@ -36,6 +36,13 @@ from discorl.verify import cast
 EAGER = "learning_rate=0.5"
 TINY = {
     "preset": "laptop",
+    "seed": 0,
+    "start": "scratch",
+    "meta_schedule": "constant",
+    "average": 0.0,
+    "target_kl_cost": 0.01,
+    "target_improvement": 0.0,
+    "replay_fraction": 0.75,
     "envs": ("bandit",),
     "agents": 2,
     "meta_steps": 8,
@@ -314,7 +321,7 @@ def shared_programs():
 
     def plain(config):
         return dataclasses.replace(
-            config, start=None, meta_steps=1, evaluate_every=1, checkpoint_every=1
+            config, start="scratch", meta_steps=1, evaluate_every=1, checkpoint_every=1
         )
 
     populations = functools.cache(lambda config, rule: Population(config, rule))
@@ -615,6 +622,9 @@ def test_settings_that_are_refused(settings, message):
         ({"envs": ("bandt",)}, "no environment 'bandt'; did you mean 'bandit'"),
         ({"evaluate_on": ("cach",)}, "no environment 'cach'; did you mean 'catch'"),
         ({"start": "ppo"}, "start is 'ppo', a rule made by hand"),
+        ({"start": None}, "start is None; expected 'scratch', 'muesli', or a learned rule"),
+        ({"without": "q", "target_improvement": 1.0}, "the rule is without q"),
+        ({"imitation_steps": 0}, "imitation_steps is 0; expected at least 1"),
         ({"start": "nowhere.npz"}, "there is no such rule file"),
     ],
 )

@@ -17,6 +17,7 @@ from discorl.discovery import loop
 from discorl.discovery.population import Population
 from discorl.discovery.scoring import Scoring
 from discorl.envs.host import EnvironmentFailure, HostEnvironment, SerialVector, seeds_from
+from discorl.types import UserError
 
 WINDOW, COUNT, UNROLL, JUDGED = 2, 2, 3, 2
 
@@ -73,6 +74,7 @@ class Levers(HostEnvironment):
 
 CONFIG = discorl.configure_discovery(
     preset="laptop",
+    start="scratch",
     envs=("catch:rows=3,columns=3", f"{__name__}:Levers"),
     agents=2,
     meta_steps=2,
@@ -287,3 +289,8 @@ def test_an_evaluation_that_failed_is_made_up_for(whole, tmp_path, monkeypatch):
     assert result.evaluations["update"].tolist() == [0, 1, 2]
     # The rule is that of the whole run up to here.
     np.testing.assert_array_equal(result.evaluations["score"][:2], whole.evaluations["score"][:2])
+
+
+def test_an_imitation_needs_environments_in_jax():
+    with pytest.raises(UserError, match="Levers is on the host: expected a rule or 'scratch'"):
+        discorl.discover(dataclasses.replace(CONFIG, start="muesli"))

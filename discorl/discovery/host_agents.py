@@ -18,15 +18,13 @@ from discorl.discovery.meta_gradient import Update
 from discorl.discovery.meta_value import MetaValueState
 from discorl.envs.host import HostEnvironment
 from discorl.host_acting import Episode, Rollout
-from discorl.host_training import Background, HostTrainer
+from discorl.host_training import Background, HostTrainer, acting_key
 from discorl.learning import Learner
 from discorl.networks.prepared import prepared
 from discorl.replay import ReplayState
 from discorl.rules import Disco
 from discorl.trainers import TrainState, absorb
 from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory
-
-_ACTING = 0xAC7  # sets the keys of acting apart from those of learning
 
 
 @jax.tree_util.register_dataclass
@@ -79,7 +77,7 @@ class _Window:
     def act(self) -> None:
         """Has the next rollout begun, with the newest parameters."""
         training = self.agent.training
-        self.places.training.ask(training.learner.params, jax.random.fold_in(training.key, _ACTING))
+        self.places.training.ask(training.learner.params, acting_key(training.key))
 
     def act_for_validation(self) -> None:
         """Has the rollout begun on which the agent is judged."""

@@ -6,12 +6,12 @@ import numpy as np
 from discorl.config import Config
 from discorl.discovery.host_agents import host_learner_of
 from discorl.envs.host import HostEnvironment
-from discorl.host_training import Background, HostTrainer
+from discorl.host_training import Background, HostTrainer, acting_key
 from discorl.rules import Disco
 from discorl.trainers import TrainState
 from discorl.types import Key, Params
 
-_ACTING = 0xAC7  # sets the keys of acting apart from those of learning
+_ENVIRONMENTS = 0xE2F  # sets the seeds of environments apart from the agent's keys
 
 
 class HostScoring:
@@ -50,7 +50,7 @@ class HostScoring:
         actors: list[Background] = []
         try:
             for key, agent in zip(keys, agents, strict=True):
-                seed = int(jax.random.bits(key))
+                seed = int(jax.random.bits(jax.random.fold_in(key, _ENVIRONMENTS)))
                 actors.append(Background(self._actor.again(seed), agent.learner.params))
             for actor, agent in zip(actors, agents, strict=True):
                 actor.wait()
@@ -76,4 +76,4 @@ class HostScoring:
 
 
 def _ask(actor: Background, agent: TrainState) -> None:
-    actor.ask(agent.learner.params, jax.random.fold_in(agent.key, _ACTING))
+    actor.ask(agent.learner.params, acting_key(agent.key))

@@ -15,10 +15,11 @@ from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.meta_gradient import improved_policy
 from discorl.discovery.population import Population
+from discorl.interrupts import interrupts
 from discorl.progress import Progress
 from discorl.rules import Disco
 from discorl.rules.disco import DiscoState, Targets
-from discorl.types import Array, Key, Metrics, Outputs, Params, Trajectory
+from discorl.types import Array, Key, Metrics, Outputs, Params, Trajectory, UserError
 
 CLIP = 1.0  # of the advantages, as in Muesli
 LEARNING_RATE = 1e-2
@@ -77,13 +78,17 @@ def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Param
     """Teaches a meta-network the policy target of Muesli's rule.
 
     Args:
-        config: the settings of the discovery to come; its agents are those to learn from.
+        config: the settings of the discovery to come; its agents, all in JAX, are those to learn
+            from.
         rule: the rule to be discovered.
         eta: its parameters.
         key: random key.
 
     Returns:
         parameters to start from.
+
+    Raises:
+        UserError: the user stopped it.
     """
     fields = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
     config = dataclasses.replace(
@@ -95,8 +100,15 @@ def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Param
     )
     population = Population(config, Imitated(**fields), agents=Imitators)
     state = population.init(eta, key)
-    with Progress(config.meta_steps, "steps of imitation") as progress:
+    with (
+        Progress(config.meta_steps, "steps of imitation") as progress,
+        interrupts() as interrupted,
+    ):
         for step in range(config.meta_steps):
+            if interrupted():
+                raise UserError(
+                    "stopped during the imitation; a run that is resumed begins it anew"
+                )
             state, _, by_agent = population.meta_step(state)
             progress.update(step + 1, {"distance": float(jnp.mean(by_agent["imitation"]))})
     return state.average

@@ -29,7 +29,7 @@ from discorl.versions import versions
 
 Rows = list[dict[str, float]]
 
-IMITATED = "muesli"  # the rule made by hand that can be started from
+SCRATCH, IMITATED = "scratch", "muesli"  # starts without a file
 
 
 class _Keys(NamedTuple):
@@ -105,13 +105,15 @@ def discover(
         rule, eta = starting_rule(config, _kept_start(run))
         population = Population(config, rule)
         stack.callback(population.close)
+        _check_start(config, rule, population)
         scoring = Scoring(config, rule, _keys(config).scoring)
         if out is not None:
-            start = config.start and rules.find(config.start, config.rules_path)
-            copies = {"start.npz": start or None}
+            is_new = config.start in (SCRATCH, IMITATED)
+            start = None if is_new else rules.find(config.start, config.rules_path)
+            copies = {"start.npz": start}
             run = stack.enter_context(Run.create(out, config.as_dict(), "discover", copies))
         if config.start == IMITATED and _kept_start(run) is None:
-            eta = imitate(config, rule, eta, _keys(config).population)
+            eta = imitate(config, rule, eta, jax.random.fold_in(_keys(config).population, 0x1317))
             if run is not None:
                 weights.save(
                     run.path / "start.npz",
@@ -122,7 +124,7 @@ def discover(
 
 
 def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Disco, Params]:
-    """The rule that discovery starts from, and its parameters.
+    """The rule that discovery starts from, and its parameters, before any imitation.
 
     Args:
         config: the settings; a rule that they name brings its own sizes and bins.
@@ -131,7 +133,7 @@ def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Dis
     start = config.start
     if start == IMITATED and file is not None:
         start = os.fspath(file)  # a learned rule by now
-    if start is None or start == IMITATED:
+    if start in (SCRATCH, IMITATED):
         rule = Disco(sizes=config.sizes, num_bins=config.bins, without=config.without)
         return rule, jax.jit(rule.init_params)(_keys(config).rule)
     loaded, eta = rules.load(start, file=file, rules_path=config.rules_path)
@@ -143,6 +145,19 @@ def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Dis
     if config.without != "none":
         loaded = dataclasses.replace(loaded, without=config.without)
     return loaded, jax.tree.map(jnp.asarray, eta)
+
+
+def _check_start(config: DiscoverConfig, rule: Disco, population: Population) -> None:
+    if config.start == IMITATED and population.host_environments:
+        raise UserError(
+            f"start is {IMITATED!r}, which learns in environments written in JAX only, and "
+            f"{population.host_environments[0]} is on the host: expected a rule or {SCRATCH!r}"
+        )
+    if "q" in rule.ablated and (config.start == IMITATED or config.target_improvement > 0):
+        raise UserError(
+            "the rule is without q, whose advantages would improve its policy targets: expected "
+            f"target_improvement 0 and a start other than {IMITATED!r}"
+        )
 
 
 def _kept_start(run: Run | None) -> Path | None:
@@ -179,7 +194,10 @@ class _Loop:
         saved, stopped = done, False
         with Progress(config.meta_steps, "meta-steps") as progress, interrupts() as interrupted:
             try:
+                evaluations = len(self._evaluations)
                 state = self._evaluate_if_due(done, state)
+                if done == config.meta_steps and len(self._evaluations) > evaluations:
+                    self._save(done, state)  # what a failure had prevented
                 while done < config.meta_steps and not stopped:
                     population, whole, by_agent = self._population.meta_step(state.population)
                     state = dataclasses.replace(state, population=population)
@@ -252,6 +270,10 @@ class _Loop:
         """Scores the rule; the best one so far becomes part of the state."""
         eta = state.population.average
         score = self._scoring(eta)
+        for name, value in score.returns.items():
+            if math.isnan(value):
+                message = "no episode ended in the last updates: raise evaluate_updates"
+                print(f"the rule has no score in {name}: {message}", file=sys.stderr)
         if score.mean > float(state.best_score):
             state = DiscoverState(state.population, eta, jnp.float32(score.mean), jnp.int32(done))
         row = {"update": done, "best": float(state.best_score)} | score.row()

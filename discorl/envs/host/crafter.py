@@ -12,7 +12,7 @@ from discorl.envs import references
 from discorl.envs.base import Reference
 from discorl.envs.host.base import HostEnvironment, HostVector, picture, seeds_from
 from discorl.envs.host.serial import Outcome
-from discorl.envs.host.workers import check_workers, spare_cores, vector_of
+from discorl.envs.host.workers import check_workers, vector_of
 from discorl.types import PyTree, UserError
 
 _ACHIEVEMENTS = tuple(crafter.constants.achievements)
@@ -24,7 +24,7 @@ def names() -> Sequence[str]:
 
 
 def make(
-    item: str = "reward", *, size: int = 64, length: int = 10_000, workers: int | None = None
+    item: str = "reward", *, size: int = 64, length: int = 10_000, workers: int = 0
 ) -> HostEnvironment:
     """The task.
 
@@ -32,13 +32,12 @@ def make(
         item: `reward`.
         size: pixels a side.
         length: after so many steps an episode is cut.
-        workers: processes to step environments in, 0 for this one; None: as cores are to spare.
+        workers: processes to step environments in; 0 steps them in this one, one after the other.
     """
     if size < 18 or length < 1:
         raise UserError(
             f"crafter: size is {size} and length {length}; expected at least 18 and at least 1"
         )
-    workers = spare_cores() if workers is None else workers
     check_workers(workers, "crafter")
     return _Crafter(item, size, length, workers)
 

@@ -21,7 +21,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from discorl.envs.host.base import HostEnvironment, HostVector, seeds_from
 from discorl.envs.host.serial import Outcome
-from discorl.envs.host.workers import check_workers, spare_cores, vector_of
+from discorl.envs.host.workers import check_workers, vector_of
 from discorl.types import Array, PyTree, UserError
 
 _ROWS, _COLUMNS = 21, 79
@@ -37,18 +37,17 @@ def names() -> Sequence[str]:
 
 
 def make(
-    item: str = "NetHackChallenge-v0", *, max_steps: int = 100_000, workers: int | None = None
+    item: str = "NetHackChallenge-v0", *, max_steps: int = 100_000, workers: int = 0
 ) -> HostEnvironment:
     """A task.
 
     Args:
         item: such as `NetHackScore-v0`.
         max_steps: after so many steps an episode is cut.
-        workers: processes to step environments in, 0 for this one; None: as cores are to spare.
+        workers: processes to step environments in; 0 steps them in this one, one after the other.
     """
     if max_steps < 1:
         raise UserError(f"nethack: max_steps is {max_steps}; expected at least 1")
-    workers = spare_cores() if workers is None else workers
     check_workers(workers, "nethack")
     env = _create(item)
     count = int(env.action_space.n)

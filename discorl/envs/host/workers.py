@@ -62,15 +62,6 @@ def check_workers(workers: int, suite: str) -> None:
         raise UserError(f"{suite}: workers is {workers}; expected at least 0")
 
 
-def spare_cores() -> int:
-    """Processes that environments can be stepped in beside a learner; 0: none.
-
-    With two cores there is one to spare, which a thread of the learner's process uses as well.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(0, (cores or 1) - 1)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Worker:
     """A process, seen from here."""
