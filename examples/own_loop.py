@@ -24,8 +24,7 @@ state, update = learner.init(jax.random.key(0), observation), jax.jit(learner.up
 for seed in range(updates):
     generator = np.random.default_rng(seed)
     seen = generator.normal(size=(T + 1, B, 4)).astype(np.float32)  # [T+1, B, ...]
-    logits, _ = learner.policy(state.params, seen[:-1].reshape(-1, 4))
-    logits = logits.reshape(T, B, A)
+    logits = learner.policy(state.params, seen[:-1].reshape(-1, 4))[0].reshape(T, B, A)
     action = np.argmax(logits + generator.gumbel(size=logits.shape), axis=-1)  # [T, B]
     reward = (action == seen[:-1, :, :A].argmax(axis=-1)).astype(np.float32)  # [T, B]
     batch = discorl.Trajectory(seen, action, reward, np.ones((T, B), bool), logits)

@@ -271,6 +271,7 @@ def test_settings_that_a_rule_file_has_not(file):
         rules.load(f"{file}:q")
 
 
+@pytest.mark.long
 def test_training_with_an_ablated_rule(file, tmp_path):
     result = discorl.train(
         rule=f"{file}:without=yz+meta_rnn",

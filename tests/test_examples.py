@@ -48,7 +48,9 @@ def test_own_loop_learns(monkeypatch, capsys):
     assert float(re.search(r"mean reward (\d\.\d\d)", out)[1]) > 0.6
 
 
-@pytest.mark.parametrize("name", ["flax_network.py", "equinox_network.py"])
+@pytest.mark.parametrize(
+    "name", ["flax_network.py", pytest.param("equinox_network.py", marks=pytest.mark.long)]
+)
 def test_networks_of_other_libraries_with_a_discovered_rule(
     name, golden, tmp_path, monkeypatch, capsys
 ):

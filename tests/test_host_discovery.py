@@ -75,6 +75,8 @@ class Levers(HostEnvironment):
 CONFIG = discorl.configure_discovery(
     preset="laptop",
     start="scratch",
+    average=0.0,
+    meta_schedule="constant",
     envs=("catch:rows=3,columns=3", f"{__name__}:Levers"),
     agents=2,
     meta_steps=2,
@@ -243,6 +245,7 @@ def test_a_mixed_population_moves_the_rule(whole):
     assert np.all((earned >= 0) & (earned <= 5))
 
 
+@pytest.mark.long
 def test_a_run_on_the_host_is_a_function_of_its_settings(whole):
     again = discorl.discover(CONFIG)
     assert_same(again.eta, whole.eta)

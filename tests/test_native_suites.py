@@ -46,7 +46,7 @@ def every_suite(but=frozenset()):
     return pytest.mark.parametrize("name", cases)
 
 
-@every_suite()
+@every_suite(but=COSTLY)
 def test_adapters_keep_the_contract(name):
     findings = conformance.check(envs.make(name), steps=24, count=3)
     assert len(findings) == 7

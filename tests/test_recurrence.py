@@ -353,6 +353,7 @@ def test_agents_remember_where_the_host_plays(greedy, tmp_path):
 # --- discovery ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_meta_gradient_goes_through_the_core():
     """Recorded and in mixed mode, against backward mode through a plain scan."""
     with jax.enable_x64(True):

@@ -188,6 +188,7 @@ AGENTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("agent", "case"), list(zip(AGENTS, SIZES, strict=True)))
 def test_updates_of_agents_of_other_sizes_agree_with_the_reference(agent, case, tmp_path):
     sizes, shape = SIZES[case]
