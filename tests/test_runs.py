@@ -312,16 +312,22 @@ def save_for_ever():
         run.log([{"update": update, "return": update / 2}])
         run.save(update, {"w": np.full(500_000, float(update)), "n": update})
 
+def unfinished():
+    return set((path / "checkpoints").glob(".*"))
+
 interrupted, reached = 0, 0
 for _ in range(trials):
+    before = unfinished()
     # Only imported, JAX has no threads yet, so a fork is a cheap fresh process.
     writer = os.fork()
     if not writer:
         save_for_ever()
-    time.sleep(random.uniform(0.03, 0.3))
+    while unfinished() <= before:  # however slow the machine is, a save has begun
+        time.sleep(0.001)
+    time.sleep(random.uniform(0, 0.1))
     os.kill(writer, signal.SIGKILL)
     os.waitpid(writer, 0)
-    interrupted += any((path / "checkpoints").glob(".*"))
+    interrupted += not unfinished() <= before
     with Run.open(path) as run:
         update, state = run.restore(template()) or (0, {"w": np.zeros(1), "n": 0})
         assert (state["w"] == update).all() and state["n"] == update, update
