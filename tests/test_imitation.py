@@ -9,11 +9,12 @@ import pytest
 from test_discovery import CONFIG, ETA, RULE, TINY, assert_same
 
 import discorl
+from discorl import returns
 from discorl.discovery import imitation
-from discorl.discovery.meta_gradient import TEMPER, improved_policy
+from discorl.discovery.meta_gradient import LEAST, TEMPER, improved_policy
 from discorl.discovery.population import Population
 from discorl.rules import weights
-from discorl.types import UserError
+from discorl.types import Trajectory, UserError
 
 
 def softmax(x):
@@ -21,30 +22,71 @@ def softmax(x):
     return e / e.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("clip", [0.0, 0.3, 1.0])
-def test_the_improved_policy_by_hand(clip):
+def muesli_case():
+    """Numbers of 4 steps of 3 trajectories with 5 actions; one step is a filler."""
     rng = np.random.default_rng(0)
     length, batch, actions = 4, 3, 5
-    online = {"logits": rng.normal(size=(length + 1, batch, actions))}
-    target = {
-        "logits": rng.normal(size=(length + 1, batch, actions)),
-        "q": rng.normal(size=(length + 1, batch, actions)),
-    }
-    q_target = rng.normal(size=(length, batch))
-    weight = (rng.random((length, batch)) < 0.7).astype(float)
+    outputs = [
+        {name: rng.normal(size=(length + 1, batch, actions)) for name in ("logits", "q")}
+        for _ in range(2)
+    ]
+    truncated = np.zeros((length, batch), bool)
+    truncated[1, 2] = True
+    trajectory = Trajectory(
+        observation=np.zeros((length + 1, batch, 1)),
+        action=rng.integers(actions, size=(length, batch)),
+        reward=np.zeros((length, batch)),
+        terminated=np.zeros((length, batch), bool),
+        behaviour_logits=np.zeros((length, batch, actions)),
+        truncated=truncated,
+    )
+    return trajectory, *outputs, rng.normal(size=(length, batch))
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.3, 1.0])
+def test_the_improved_policy_by_hand(clip):
+    trajectory, online, target, q_target = case = muesli_case()
     with jax.enable_x64():
-        logits = improved_policy(
-            *jax.tree.map(jnp.asarray, (online, target, q_target, weight)), clip
-        )
+        logits = improved_policy(*jax.tree.map(jnp.asarray, case), clip)
     prior, q = softmax(target["logits"][:-1]), target["q"][:-1]
-    v = (softmax(online["logits"][:-1]) * q).sum(axis=-1)
-    sigma = np.sqrt((weight * (q_target - v) ** 2).sum() / weight.sum() + 1e-8)
+    pi = softmax(online["logits"][:-1])
+    v = (pi * q).sum(axis=-1)
+    squares = np.delete((q_target - v) ** 2, 2 * 3 + 2)  # but for the filler
+    sigma = np.sqrt(squares.mean() + 1e-8)
     expected = prior
     if clip:
         improvement = np.exp(np.clip((q - v[..., None]) / sigma, -clip, clip))
         expected = prior ** (1 - TEMPER) * improvement
         expected /= expected.sum(axis=-1, keepdims=True)
+        for t, b in np.ndindex(q_target.shape):
+            taken = np.eye(5)[trajectory.action[t, b]]
+            step = np.clip((q_target - v)[t, b] / sigma, -1, 1)
+            expected[t, b] += step * (taken - pi[t, b])
+        expected = np.maximum(expected, LEAST)
+        expected /= expected.sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(softmax(np.asarray(logits)), expected, rtol=1e-7)
+
+
+def test_towards_the_improved_policy_the_gradient_is_that_of_muesli():
+    # Where the target network is the same, Muesli's prior is the policy.
+    trajectory, online, _, q_target = muesli_case()
+    online["q"] *= 0  # all actions look alike but for what was returned
+    with jax.enable_x64():
+        logits = jnp.asarray(online["logits"])
+        case = jax.tree.map(jnp.asarray, (trajectory, online, online, q_target))
+        improved = improved_policy(*case, 1.0)
+        gradient = jax.grad(lambda logits: returns.categorical_kl(improved, logits).sum())(
+            logits[:-1]
+        )
+    pi = softmax(online["logits"][:-1])
+    sigma = np.sqrt(np.delete(q_target**2, 2 * 3 + 2).mean() + 1e-8)
+    advantage = np.clip(q_target / sigma, -1, 1)[..., None]
+    prior = pi ** (1 - TEMPER)
+    prior /= prior.sum(axis=-1, keepdims=True)
+    muesli = -advantage * (np.eye(5)[trajectory.action] - pi) + pi - prior
+    inside = (prior + advantage * (np.eye(5)[trajectory.action] - pi) > LEAST).all(axis=-1)
+    assert inside.sum() >= 4
+    np.testing.assert_allclose(np.asarray(gradient)[inside], muesli[inside], atol=1e-12)
 
 
 def test_a_meta_network_comes_to_imitate():

@@ -42,7 +42,7 @@ class Imitated(Disco):
         targets, state, metrics = super().targets(eta, state, trajectory, online, target)
         weight = (~trajectory.filler()).astype(targets.pi.dtype)
         made_by_hand = jax.lax.stop_gradient(
-            improved_policy(online, target, targets.q, weight, CLIP)
+            improved_policy(trajectory, online, target, targets.q, CLIP)
         )
         distance = returns.categorical_kl(made_by_hand, targets.pi)
         metrics |= {"imitation": returns.weighted_mean(distance, weight)}

@@ -16,7 +16,8 @@ from discorl.discovery.meta_value import MetaValue, MetaValueState
 from discorl.learning import Details, Learner, LearnerState
 from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
 
-TEMPER = 0.1  # of a policy that is improved
+TEMPER = 0.03  # of a policy that is improved
+LEAST = 1e-3  # probability in it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +152,7 @@ class MetaGradient:
         weight = (~batch.filler()).astype(targets.pi.dtype)
         policy = jax.lax.stop_gradient(
             improved_policy(
-                details.online, details.target, targets.q, weight, self.loss.target_improvement
+                batch, details.online, details.target, targets.q, self.loss.target_improvement
             )
         )
         kl = returns.weighted_mean(returns.categorical_kl(policy, targets.pi), weight)
@@ -191,20 +192,25 @@ class MetaGradient:
 
 
 def improved_policy(
-    online: Outputs, target: Outputs, q_target: Array, weight: Array, clip: float
+    trajectory: Trajectory, online: Outputs, target: Outputs, q_target: Array, clip: float
 ) -> Array:
-    """The target network's policy, improved by clipped advantages much as in Muesli.
+    """The target network's policy, improved as Muesli's update would (arXiv:2104.06159).
 
-    pi(a|s) ~ pi_target(a|s)^(1 - TEMPER) exp(clip((Q'(s,a) - V'(s)) / sigma, -clip, clip)), where
-    sigma^2 is the mean square of what returns exceed V' by (Hessel et al. 2021, arXiv:2104.06159).
-    Tempered, a policy that only noise has moved becomes uniform again.
+    With sigma^2 the mean square of the advantage A_t = G_t - V'(s_t):
+
+        pi_CMPO(a|s) ~ pi_target(a|s)^(1 - TEMPER) exp(clip((Q'(s,a) - V'(s)) / sigma, -clip, clip))
+        improved(a|s_t) ~ pi_CMPO(a|s_t) + clip(A_t / sigma, -1, 1) ([a = a_t] - pi(a|s_t))
+
+    but at least LEAST. Towards `improved` the gradient of the KL is that of Muesli's loss: a policy
+    gradient, and a distance from pi_CMPO. Tempered, a policy that only noise has moved becomes
+    uniform again.
 
     Args:
+        trajectory: experience, [T, B].
         online: what the rule was told of the network's outputs, [T+1, B, ...].
         target: and of the target network's.
-        q_target: returns, [T, B].
-        weight: of each step in the mean, [T, B].
-        clip: 0 leaves the policy as it is.
+        q_target: returns G, [T, B].
+        clip: of the advantages; 0 leaves the target network's policy as it is.
 
     Returns:
         logits, [T, B, A].
@@ -212,12 +218,17 @@ def improved_policy(
     logits = jax.nn.log_softmax(target["logits"][:-1])
     if clip == 0:
         return logits
-    q = target["q"][:-1]
-    v = jnp.sum(jax.nn.softmax(online["logits"][:-1]) * q, axis=-1)
-    variance = returns.weighted_mean(jnp.square(q_target - v), weight)
-    return (1 - TEMPER) * logits + jnp.clip(
-        (q - v[..., None]) / jnp.sqrt(variance + 1e-8), -clip, clip
-    )
+    q, pi = target["q"][:-1], jax.nn.softmax(online["logits"][:-1])
+    v = jnp.sum(pi * q, axis=-1)
+    weight = (~trajectory.filler()).astype(v.dtype)
+    sigma = jnp.sqrt(returns.weighted_mean(jnp.square(q_target - v), weight) + 1e-8)
+    q_advantage = jnp.clip((q - v[..., None]) / sigma, -clip, clip)
+    advantage = jnp.clip((q_target - v) / sigma, -1, 1)
+    taken = jax.nn.one_hot(trajectory.action, q.shape[-1], dtype=q.dtype)
+    improved = jax.nn.softmax((1 - TEMPER) * logits + q_advantage)
+    improved += advantage[..., None] * (taken - pi)
+    # Normalised by the softmax of whoever reads it.
+    return jnp.log(jnp.maximum(improved, LEAST))
 
 
 def _floats(tree: PyTree) -> PyTree:
