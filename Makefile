@@ -14,7 +14,7 @@ demo: $(VENV)/users  ## train an agent, evaluate it, draw its curve and film it
 	@echo "Look at $(DEMO)/curve.png and $(DEMO)/episode.gif"
 
 test: lint  ## lint, types, and all tests but the long ones
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
 
 long: $(VENV)/developers  ## the tests that take minutes
 	$(BIN)/python -m pytest -m long

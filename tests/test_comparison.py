@@ -86,6 +86,28 @@ def test_a_file_beside_another(tmp_path):
         configure_comparison(folder / "more.toml")
 
 
+def test_an_optional_rule_is_left_out_where_it_is_not_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISCORL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("DISCORL_RULES", raising=False)
+    entry = {"rule": "disco103", "optional": True}
+    config = configure_comparison(rules=["ppo", entry], environments=["catch"], about="Two.")
+    assert [rule.label for rule in config.rules] == ["ppo"]
+    assert config.about == "Two. disco103 is left out: its file is not on this machine."
+    with pytest.raises(UserError, match="rule 'disco103' is not on this machine"):
+        configure_comparison(rules=["ppo", "disco103"], environments=["catch"])
+    with pytest.raises(UserError, match="no rules to compare"):
+        configure_comparison(rules=[entry], environments=["catch"])
+
+
+def test_an_optional_rule_stays_where_it_is_found(tmp_path):
+    file = tmp_path / "mine.npz"
+    file.touch()
+    config = configure_comparison(
+        rules=[{"rule": str(file), "optional": True}], environments=["catch"]
+    )
+    assert (len(config.rules), config.about) == (1, "")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

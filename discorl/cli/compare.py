@@ -72,6 +72,8 @@ def compare_command(arguments: list[str], program: str) -> Result:
             sweep_seeds=sweep_seeds,
             keep_checkpoints=keep_checkpoints or None,
         )
+        if config.about:
+            _tell(config.about)
         folder = out or free_directory(f"compare-{config.name}")
         command = shlex.join([*program.split(), *arguments])
         return _result(compare(config, out=folder, tell=_tell, command=command))

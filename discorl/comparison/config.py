@@ -29,6 +29,8 @@ class RuleEntry:
     """Learning rates to choose from; by default the comparison's."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Settings of training for this rule only."""
+    optional: bool = False
+    """Whether to leave it out where its file is not found; `about` then says so."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or _label(self.rule))
@@ -164,16 +166,31 @@ def configure_comparison(
         UserError: a name or a value is not accepted.
     """
     base = {} if suite is None else _load(suite)
-    return read(base | {name: value for name, value in settings.items() if value is not None})
+    given = {name: value for name, value in settings.items() if value is not None}
+    config = _without_missing(read(base | given))
+    _check(config)
+    return config
 
 
-def read(values: Mapping[str, Any], *, check: bool = True) -> ComparisonConfig:
-    """Settings from a table as TOML and JSON have it.
+def _without_missing(config: ComparisonConfig) -> ComparisonConfig:
+    """Leaves out the rules that may be missing, and are."""
+    kept, about = [], [config.about] if config.about else []
+    for rule in config.rules:
+        try:
+            if rule.optional:
+                rules.find(rule.rule, _rules_path(rule, config))
+            kept.append(rule)
+        except UserError:
+            about.append(f"{rule.label} is left out: its file is not on this machine.")
+    return dataclasses.replace(config, rules=tuple(kept), about=" ".join(about))
 
-    Args:
-        values: the table.
-        check: whether to look for the rules, and to try the settings of training.
-    """
+
+def _rules_path(rule: RuleEntry, config: ComparisonConfig) -> str | None:
+    return rule.settings.get("rules_path", config.settings.get("rules_path"))
+
+
+def read(values: Mapping[str, Any]) -> ComparisonConfig:
+    """Settings from a table as TOML and JSON have it; rules are not looked for yet."""
     fields = {field.name for field in dataclasses.fields(ComparisonConfig)}
     for name in values:
         if name not in fields:
@@ -182,17 +199,13 @@ def read(values: Mapping[str, Any], *, check: bool = True) -> ComparisonConfig:
     values = dict(values)
     values["rules"] = _entries(values.get("rules", ()), RuleEntry, "rule")
     values["environments"] = _entries(values.get("environments", ()), EnvironmentEntry, "env")
-    config = ComparisonConfig(**values)
-    if check:
-        _check(config)
-    return config
+    return ComparisonConfig(**values)
 
 
 def _check(config: ComparisonConfig) -> None:
     """Raises a `UserError` now for what would else be found cell by cell."""
     for rule in config.rules:
-        place = rule.settings.get("rules_path", config.settings.get("rules_path"))
-        if rules.find(rule.rule, place) is None:
+        if rules.find(rule.rule, _rules_path(rule, config)) is None:
             rules.load(rule.rule)
         for environment in config.environments:
             for rate in config.rates(rule) or (None,):

@@ -239,7 +239,7 @@ def _as_json(found: Mapping[str, Scale]) -> dict[str, dict[str, Any]]:
 
 def read_config(described: Mapping[str, Any]) -> ComparisonConfig:
     """The settings in a comparison's description; its rules may be elsewhere by now."""
-    return read(described["comparison"], check=False)
+    return read(described["comparison"])
 
 
 def read_scales(described: Mapping[str, Any]) -> dict[str, Scale]:
