@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,10 +17,12 @@ from comparisons import fabricate, record, write
 
 import discorl
 from discorl import cli
-from discorl.comparison import configure_comparison, load, report, suites, work
+from discorl.comparison import configure_comparison, load, report, run_report, suites, work
 from discorl.comparison.cells import curve
+from discorl.comparison.entries import RuleEntry
 from discorl.comparison.results import final_cells, sweep_cells
 from discorl.comparison.scales import Scale
+from discorl.rules import HAND_MADE
 from discorl.types import UserError
 
 TINY = """
@@ -61,14 +64,85 @@ def test_named_suites(name):
             assert config.steps <= steps < config.steps + training.environments * training.unroll
 
 
+@pytest.mark.parametrize("name", ["atari57", "procgen16"])
+def test_presets_of_the_paper_do_not_handicap_hand_made_rules(name):
+    config = configure_comparison(name, rules=list(HAND_MADE))
+    paper = config.training(RuleEntry("disco103"), config.environments[0])
+    assert paper.weight_decay > 0
+    assert paper.warmup_steps > 0
+    assert paper.schedule == "cosine"
+    for rule in config.rules:
+        plain = config.training(rule, config.environments[0])
+        assert (plain.weight_decay, plain.warmup_steps, plain.schedule) == (0, 0, "constant")
+        assert (plain.filters, plain.discount) == (paper.filters, paper.discount)
+        assert len(config.rates(rule)) == 3, "every rule is tuned"
+
+
+def test_a_memory_where_one_is_needed():
+    config = configure_comparison("minigrid", rules=["ppo"])
+    cores = {e.label: config.training(config.rules[0], e).core for e in config.environments}
+    assert {label for label, core in cores.items() if core} == {"minigrid:MemoryS8"}
+
+
 def test_a_line_more(tmp_path):
     base, more = tmp_path / "base.toml", tmp_path / "more.toml"
     base.write_text(TINY)
-    more.write_text(f'extends = "{base}"\nrules = ["ppo:epochs=2"]\n')
-    config = configure_comparison(more, seeds=3)
-    assert [rule.label for rule in config.rules] == ["ppo:epochs=2"]
+    more.write_text(f'extends = "{base}"\nmore_rules = ["ppo:epochs=2"]\n')
+    config = configure_comparison(more, seeds=3, more_rules="ppo")
+    own = configure_comparison(base).rules
+    assert config.rules == (*own, RuleEntry("ppo:epochs=2"), RuleEntry("ppo"))
     assert (config.name, config.seeds, config.steps) == ("more", 3, 96)
     assert config.training(config.rules[0], config.environments[0]).hidden == (4,)
+    with pytest.raises(UserError, match="'actor_critic' is there twice"):
+        configure_comparison(base, more_rules=["actor_critic"])
+
+
+def test_names_stand_for_entries_of_the_suite(tmp_path):
+    suite = tmp_path / "suite.toml"
+    suite.write_text("""
+        learning_rates = [0.1, 0.2]
+        rules = [
+            "actor_critic",
+            { rule = "ppo", label = "mine", learning_rates = [0.3], settings = { unroll = 5 } },
+            { rule = "disco103", optional = true },
+        ]
+        environments = [{ env = "catch", label = "ours", random = 0.25, optimal = 0.5 }, "chain"]
+    """)
+    expected = RuleEntry("ppo", "mine", (0.3,), {"unroll": 5})
+    for name in ("ppo", "mine"):
+        config = configure_comparison(suite, rules=[name, "muesli"], environments=["catch"])
+        assert config.rules == (expected, RuleEntry("muesli"))
+        assert [(e.label, e.random) for e in config.environments] == [("ours", 0.25)]
+    # A table is taken as it is; so are learning rates, unless they were the suite's.
+    given = {"rule": "ppo", "learning_rates": [0.4]}
+    config = configure_comparison(suite, rules=["mine", given], learning_rates=[0.5])
+    assert [config.rates(rule) for rule in config.rules] == [(0.5,), (0.4,)]
+    assert config.rules[0].settings == {"unroll": 5}
+    # A rule that is asked for by name is not left out in silence.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISCORL_CACHE", str(tmp_path / "cache"))
+        patch.delenv("DISCORL_RULES", raising=False)
+        assert len(configure_comparison(suite).rules) == 2
+        with pytest.raises(UserError, match="rule 'disco103' is not on this machine"):
+            configure_comparison(suite, rules=["disco103"])
+
+
+def test_rules_on_the_command_line(tmp_path, capsys):
+    """Settings that PPO refuses, so that nothing is trained."""
+    suite, out = tmp_path / "suite.toml", tmp_path / "run"
+    suite.write_text("""
+        rules = ["muesli", { rule = "ppo", learning_rates = [0.1], settings = { unroll = 5 } }]
+        environments = ["catch"]
+        settings = { batch = 10, environments = 10 }
+    """)
+    options = ["--rules", "ppo", "--more-rules", "ppo:epochs=2", "--learning-rates", "0.2"]
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "--suite", str(suite), *options, "--out", str(out), "--json"])
+    assert len(json.loads(capsys.readouterr().out)["failures"]) == 2
+    config = load(out).config
+    assert [rule.label for rule in config.rules] == ["ppo", "ppo:epochs=2"]
+    assert [config.rates(rule) for rule in config.rules] == [(0.2,), (0.2,)]
+    assert [rule.settings for rule in config.rules] == [{"unroll": 5}, {}]
 
 
 def test_a_file_beside_another(tmp_path):
@@ -126,6 +200,7 @@ def test_an_optional_rule_stays_where_it_is_found(tmp_path):
         ({"settings": {"hidden": 64}}, "settings of 'ppo' in 'catch': 'int' object"),
         ({"settings": 3}, "settings is 3; expected a table"),
         ({"rules": [3]}, "3: expected a name, or a table with the setting 'rule'"),
+        ({"more_rules": 3}, "3: expected a name, or a table with the setting 'rule'"),
         ({"sweep_seed": 4}, "apart from those compared, 0 to 4"),
         ({"tune": "rule"}, "expected one of suite, environment"),
         ({"settings": {"hiden": [3]}}, "no setting 'hiden'"),
@@ -257,6 +332,9 @@ def test_returns_as_they_are(tmp_path, capsys):
         cli.main(["compare", "--resume", str(path)])
     told = capsys.readouterr().out
     assert "returns as they are, 95% intervals" in told
+    # A hundred updates of 2e9; 10 s for five runs, and twice 10 s for the sweep.
+    (line,) = (line for line in told.splitlines() if line.startswith("ppo "))
+    assert line.split()[-4:] == ["100", "2e+11", "2.0", "20.0"]
     for word in ("normalised", "ptimality gap"):
         assert word not in told
         assert word not in text
@@ -275,8 +353,14 @@ def test_unfinished_rules_do_not_hide_the_others(tmp_path):
     assert len(results.tasks) == 2
     failing = [cell for cell in results.final if cell.rule.label == "ppo"]
     write(tmp_path / "run", failing[0], {"status": "failed", "message": "out of memory"})
+    # Nor does the environment that does not count add to what the others cost.
+    for cell, content in [*results.sweep.items(), *results.final.items()]:
+        if cell.environment == failing[0].environment and cell.rule.label == "actor_critic":
+            write(tmp_path / "run", cell, content | {"updates": 7000, "seconds": 1e6})
     results = load(tmp_path / "run")
     assert results.tasks == [failing[1].environment.label]
+    costs = results.costs["actor_critic"].numbers()
+    assert costs == {"updates": 100, "flops": 2e11, "seconds": 2.0, "sweep_seconds": 20.0}
     assert results.scores("actor_critic").shape == (5, 1)
     write(tmp_path / "run", failing[1], {"status": "failed", "message": "out of memory"})
     results = load(tmp_path / "run")
@@ -462,6 +546,42 @@ def test_kill_and_resume(tiny, capsys):
     for rule in expected.rules:
         np.testing.assert_array_equal(load(out).scores(rule), expected.scores(rule))
         assert told["aggregates"][rule]["iqm"]["value"] == expected.aggregates[rule]["iqm"].value
+
+
+def test_a_discovery_is_drawn_along_meta_steps(tmp_path):
+    """The steps of its agents begin anew with every life."""
+    path, rng = tmp_path / "run", np.random.default_rng(0)
+    config = {"preset": "laptop", "envs": ["bandit"]}
+    with discorl.runs.Run.create(path, config, "discover") as run:
+        for update in range(1, 401):
+            steps = [update * 12 % 120, update * 12 % 360]
+            rows = [
+                {"update": update, "agent": i, "return": rng.random(), "steps": n}
+                for i, n in enumerate(steps)
+            ]
+            run.log(rows, "agents")
+            run.log([{"update": update, "return": rng.random(), "steps": sum(steps) / 2}])
+    trained = tmp_path / "trained"
+    with discorl.runs.Run.create(trained, {"rule": "ppo", "env": "catch"}, "train") as run:
+        run.log([{"update": i, "seed": 0, "return": 1.0, "steps": 20 * i} for i in (1, 2)])
+    text = run_report.write([path, trained], tmp_path / "index.html").read_text()
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    charts = {(chart["title"], chart["x_label"]): chart["lines"] for chart in data["charts"]}
+    assert {name for name in charts if charts[name][0]["series"] == 0} == {
+        ("return", "meta-steps"),
+        ("return (agents)", "meta-steps"),
+    }
+    for title in ("return", "return (agents)"):
+        (line,) = charts[title, "meta-steps"]
+        assert (np.diff(line["x"]) > 0).all()
+        assert line["x"][-1] == 400
+    (line,) = charts["return", "environment steps"]
+    assert line["x"] == [20, 40]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall("<tr>.*?</tr>", text)]
+    assert [row[4:7] for row in cells[1:3]] == [
+        ["&ndash;", "&ndash;", "400"],
+        ["2", "40", "&ndash;"],
+    ]
 
 
 def test_reports_of_runs(tiny, capsys, tmp_path):

@@ -57,6 +57,8 @@ buttons[1].click();
 seen.after = [lines(), rows()];
 const table = document.querySelectorAll("#summary tbody tr");
 seen.summary = Array.from(table, (tr) => Array.from(tr.cells, (c) => c.textContent));
+const summary = document.getElementById("summary").parentElement;
+seen.summaryOverflow = summary.scrollWidth - summary.clientWidth;
 seen.command = document.getElementById("command").textContent;
 seen.background = getComputedStyle(document.body).backgroundColor;
 seen.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
@@ -118,7 +120,9 @@ def test_page_in_a_browser(results, page, tmp_path):
     for row, rule in zip(seen["summary"], results.rules, strict=True):
         found = results.aggregates[rule].values()
         expected = [f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in found]
-        assert row == [rule, *expected]
+        # A hundred updates of 2e9; 10 s for five runs, and for each of four cells of the sweep.
+        assert row == [rule, *expected, "100", "2e+11", "2.0", "40.0"]
+    assert seen["summaryOverflow"] <= 0  # scores and costs are seen at once
     kept = base64.b64decode(seen["scores"].partition("base64,")[2])
     assert kept == (page.parent / "scores.csv").read_bytes()
 
@@ -155,6 +159,9 @@ def test_tables_and_figures(results, page):
     summary = list(csv.DictReader(io.StringIO((page.parent / "summary.csv").read_text())))
     iqm = {row["rule"]: float(row["value"]) for row in summary if row["statistic"] == "iqm"}
     assert iqm == {rule: row["iqm"].value for rule, row in results.aggregates.items()}
+    columns = ("updates", "flops", "seconds", "sweep_seconds")
+    for row in summary:
+        assert [float(row[name]) for name in columns] == [100, 2e11, 2, 40]
     figures = page.parent / "figures"
     names = ["aggregates", "curve-0", "curve-1", "efficiency", "improvement", "profiles"]
     assert sorted(p.stem for p in figures.glob("*.svg")) == names

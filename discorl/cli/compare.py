@@ -8,7 +8,7 @@ from typing import Any
 import tyro
 
 from discorl.cli.commands import Command, Result, free_directory, refuse_other_settings
-from discorl.comparison import Results, compare, configure_comparison, report
+from discorl.comparison import Results, compare, configure_comparison, costs, report
 from discorl.comparison.config import Tuning
 from discorl.comparison.statistics import Estimate
 
@@ -25,6 +25,7 @@ def compare_command(arguments: list[str], program: str) -> Result:
 
     def run(
         rules: tuple[str, ...] | None = None,
+        more_rules: tuple[str, ...] | None = None,
         envs: tuple[str, ...] | None = None,
         suite: str | None = None,
         steps: int | None = None,
@@ -41,15 +42,18 @@ def compare_command(arguments: list[str], program: str) -> Result:
         """Train several rules in several environments and compare them.
 
         Args:
-            rules: rules to compare: names, with settings if wished, or npz files.
-            envs: environments to compare in.
+            rules: rules to compare: names, with settings if wished, or npz files; one that the
+                suite has too is compared as the suite has it.
+            more_rules: rules to compare beside those of the suite.
+            envs: environments to compare in; likewise.
             suite: name of a suite, or a TOML file; the other options override what it says.
             steps: environment steps that every agent may take.
             seeds: agents that each rule trains in each environment.
             seed: seed of the first of them.
             seeds_at_once: how many of them train in one program; 0 for all.
             learning_rates: learning rates that each rule chooses from, on seeds of its own; one is
-                taken as it is, none is that of the rule's recipe.
+                taken as it is, none is that of the rule's recipe. The suite's rules have these
+                then, whatever they had.
             tune: choose a learning rate for the whole suite, or for each environment.
             sweep_seeds: agents that each learning rate is tried with.
             keep_checkpoints: keep the trained agents.
@@ -62,6 +66,7 @@ def compare_command(arguments: list[str], program: str) -> Result:
         config = configure_comparison(
             suite,
             rules=rules,
+            more_rules=more_rules,
             environments=envs,
             steps=steps,
             seeds=seeds,
@@ -101,6 +106,7 @@ def _data(results: Results, written: Path) -> dict[str, Any]:
             rule: {name: vars(found) for name, found in row.items()}
             for rule, row in results.aggregates.items()
         },
+        "costs": {rule: cost.numbers() for rule, cost in results.costs.items()},
         "improvement": [
             {"rule": x, "over": y, **vars(found)} for (x, y), found in results.improvements.items()
         ],
@@ -115,9 +121,10 @@ def _text(results: Results, written: Path) -> str:
     lines = []
     if results.aggregates:
         found = next(iter(results.aggregates.values()))
-        rows = [["", *(_HEADINGS[name] for name in found)]]
+        rows = [["", *(_HEADINGS[name] for name in found), *costs.TITLES.values()]]
         for rule, row in results.aggregates.items():
-            rows.append([rule, *(_interval(row[name]) for name in found)])
+            cells = (_interval(row[name]) for name in found)
+            rows.append([rule, *cells, *results.costs[rule].texts()])
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines += [
             "  ".join(
@@ -134,6 +141,7 @@ def _text(results: Results, written: Path) -> str:
             f"{scores}, 95% intervals, {results.config.seeds} runs in each of {count} "
             f"environment{'s' if count > 1 else ''}"
         )
+        lines.append(costs.NOTE)
         left_out = len(results.config.environments) - count
         if left_out:
             lines.append(f"{left_out} environments are not finished by all rules and do not count")

@@ -1,7 +1,8 @@
 """Comparing rules: many runs, the statistics the field has agreed on, and a report."""
 
-from discorl.comparison.config import ComparisonConfig, configure_comparison, suites
+from discorl.comparison.config import ComparisonConfig, configure_comparison
 from discorl.comparison.results import Results
 from discorl.comparison.runner import compare, load
+from discorl.comparison.suite_files import suites
 
 __all__ = ["ComparisonConfig", "Results", "compare", "configure_comparison", "load", "suites"]

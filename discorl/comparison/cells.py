@@ -14,7 +14,7 @@ import numpy as np
 
 from discorl import envs, training
 from discorl.comparison import work
-from discorl.comparison.config import EnvironmentEntry, RuleEntry, folder_name
+from discorl.comparison.entries import EnvironmentEntry, RuleEntry, folder_name
 from discorl.config import Config
 from discorl.files import write_atomically, write_errors_reported
 from discorl.runs import Run

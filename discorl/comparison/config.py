@@ -3,64 +3,23 @@
 import dataclasses
 import math
 import os
-import re
-import tomllib
-from collections.abc import Mapping, Sequence
-from importlib import resources
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from discorl import rules, specs
+from discorl.comparison import suite_files
+from discorl.comparison.entries import (
+    EnvironmentEntry,
+    RuleEntry,
+    check_settings,
+    folder_name,
+    read_entries,
+    read_rates,
+)
 from discorl.config import Config, configure
 from discorl.types import UserError
 
 Tuning = Literal["suite", "environment"]
-
-
-@dataclasses.dataclass(frozen=True)
-class RuleEntry:
-    """A rule to compare."""
-
-    rule: str
-    """Name of the rule, with settings if wished, or its npz file."""
-    label: str = ""
-    """What to call it; by default its name, or the folder and name of its file."""
-    learning_rates: tuple[float, ...] = ()
-    """Learning rates to choose from; by default the comparison's."""
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    """Settings of training for this rule only."""
-    optional: bool = False
-    """Whether to leave it out where its file is not found; `about` then says so."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "label", self.label or _label(self.rule))
-        object.__setattr__(self, "learning_rates", _rates(self.learning_rates))
-
-
-@dataclasses.dataclass(frozen=True)
-class EnvironmentEntry:
-    """An environment to compare on, and the two ends of its scale."""
-
-    env: str
-    """Name of the environment, with parameters if wished."""
-    label: str = ""
-    """What to call it; by default its name."""
-    random: float | None = None
-    """Return per episode that makes a score of 0; by default the environment's own reference."""
-    optimal: float | None = None
-    """Return per episode that makes a score of 1; likewise."""
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    """Settings of training in this environment only."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "label", self.label or self.env)
-        ends = {self.random, self.optimal}
-        numbers = len(ends) == 2 and all(isinstance(end, int | float) for end in ends)
-        if not numbers and ends != {None}:
-            raise UserError(
-                f"environment {self.env!r} has random {self.random} and optimal {self.optimal}; "
-                "expected two different numbers, or neither"
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +56,7 @@ class ComparisonConfig:
     """What it is for."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rates", _rates(self.learning_rates))
+        object.__setattr__(self, "learning_rates", read_rates(self.learning_rates))
         for name in ("rules", "environments"):
             entries = getattr(self, name)
             if not entries:
@@ -145,13 +104,6 @@ class ComparisonConfig:
         return dataclasses.asdict(self)
 
 
-def suites() -> list[str]:
-    """Names of the suites in this package."""
-    return sorted(
-        Path(file.name).stem for file in _folder().iterdir() if file.name.endswith(".toml")
-    )
-
-
 def configure_comparison(
     suite: str | os.PathLike[str] | None = None, **settings: Any
 ) -> ComparisonConfig:
@@ -159,15 +111,16 @@ def configure_comparison(
 
     Args:
         suite: name of a suite, or a TOML file; the settings given override its own.
-        **settings: fields of `ComparisonConfig`; None stands for not given. Rules and environments
-            may be texts or tables with the fields of `RuleEntry` and `EnvironmentEntry`.
+        **settings: fields of `ComparisonConfig`, or `more_rules` to come after the suite's; None
+            stands for not given. Rules and environments may be texts or tables with the fields of
+            `RuleEntry` and `EnvironmentEntry`; a text that names an entry of the suite is that one.
 
     Raises:
         UserError: a name or a value is not accepted.
     """
-    base = {} if suite is None else _load(suite)
+    base = {} if suite is None else suite_files.load(suite)
     given = {name: value for name, value in settings.items() if value is not None}
-    config = _without_missing(read(base | given))
+    config = _without_missing(read(suite_files.on_top(base, given)))
     _check(config)
     return config
 
@@ -195,10 +148,10 @@ def read(values: Mapping[str, Any]) -> ComparisonConfig:
     for name in values:
         if name not in fields:
             raise UserError(f"no setting {name!r}; {specs.nearest(name, fields)}")
-    _check_settings(values)
+    check_settings(values)
     values = dict(values)
-    values["rules"] = _entries(values.get("rules", ()), RuleEntry, "rule")
-    values["environments"] = _entries(values.get("environments", ()), EnvironmentEntry, "env")
+    values["rules"] = read_entries(values.get("rules", ()), RuleEntry)
+    values["environments"] = read_entries(values.get("environments", ()), EnvironmentEntry)
     return ComparisonConfig(**values)
 
 
@@ -215,96 +168,3 @@ def _check(config: ComparisonConfig) -> None:
                     raise UserError(
                         f"settings of {rule.label!r} in {environment.label!r}: {error}"
                     ) from error
-
-
-def _entries(entries: Sequence[Any], kind: type, key: str) -> tuple[Any, ...]:
-    names = [field.name for field in dataclasses.fields(kind)]
-    found = []
-    for entry in [entries] if isinstance(entries, str) else entries:
-        if isinstance(entry, kind):
-            found.append(entry)
-            continue
-        if not isinstance(entry, str | Mapping):
-            raise UserError(f"{entry!r}: expected a name, or a table with the setting {key!r}")
-        table = {key: entry} if isinstance(entry, str) else dict(entry)
-        for name in table:
-            if name not in names:
-                raise UserError(f"{entry}: no setting {name!r}; {specs.nearest(name, names)}")
-        if key not in table:
-            raise UserError(f"{entry}: expected the setting {key!r} in it")
-        _check_settings(table)
-        found.append(kind(**table))
-    return tuple(found)
-
-
-def _check_settings(table: Mapping[str, Any]) -> None:
-    settings = table.get("settings", {})
-    if not isinstance(settings, Mapping):
-        raise UserError(f"settings is {settings!r}; expected a table of settings")
-
-
-def _load(suite: str | os.PathLike[str], extending: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The table of a suite; `extends` names another one that it starts from.
-
-    Args:
-        suite: its name or file.
-        extending: the files that led to it.
-    """
-    text = os.fspath(suite)
-    if text.endswith(".toml"):
-        try:
-            content = Path(text).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{text}: cannot be read: {error.strerror}") from error
-    else:
-        known = suites()
-        if text not in known:
-            raise UserError(
-                f"no suite {text!r}; {specs.nearest(text, known)}; or give a file ending in .toml"
-            )
-        content = (_folder() / f"{text}.toml").read_text(encoding="utf-8")
-    try:
-        table = tomllib.loads(content)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{text}: is not TOML: {error}") from error
-    base = _load(*_extended(text, table.pop("extends"), extending)) if "extends" in table else {}
-    return base | {"name": Path(text).stem} | table
-
-
-def _extended(text: str, extends: Any, extending: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """What a suite starts from, a file being looked for beside it, and the files so far."""
-    if not isinstance(extends, str):
-        raise UserError(f"{text}: extends is {extends!r}; expected a suite's name or a TOML file")
-    base = str(Path(text).parent / extends) if extends.endswith(".toml") else extends
-    chain = (*extending, os.path.realpath(text))
-    if os.path.realpath(base) in chain:
-        raise UserError(f"{text}: extends {extends!r}, which extends this file in turn")
-    return base, chain
-
-
-def _folder() -> Any:
-    return resources.files("discorl.comparison") / "suites"
-
-
-def folder_name(label: str) -> str:
-    """A label as the name of a file or folder."""
-    return re.sub(r"[^A-Za-z0-9_.=]+", "-", label).strip("-.") or "-"
-
-
-def _label(rule: str) -> str:
-    file, ending, settings = rule.rpartition(".npz")
-    if not ending:
-        return rule
-    path = Path(file)
-    return f"{path.parent.name}/{path.name}{settings}".lstrip("/")
-
-
-def _rates(rates: Sequence[float]) -> tuple[float, ...]:
-    try:
-        rates = tuple(float(rate) for rate in rates)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"learning_rates is {rates!r}; expected a list of numbers") from error
-    for rate in rates:
-        if not (math.isfinite(rate) and rate > 0) or rates.count(rate) > 1:
-            raise UserError(f"learning_rates are {rates}; expected different positive numbers")
-    return rates

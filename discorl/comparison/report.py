@@ -46,14 +46,16 @@ def write(results: Results, folder: Path | None = None) -> Path:
 
 
 def summary_rows(results: Results) -> list[dict[str, Any]]:
-    """The aggregates and chances of improvement as rows of a table."""
+    """The aggregates and chances of improvement as rows of a table, with what the rule cost."""
+    costs = {rule: cost.numbers() for rule, cost in results.costs.items()}
     rows = [
-        {"statistic": name, "rule": rule, "over": "", **vars(found)}
+        {"statistic": name, "rule": rule, "over": "", **vars(found), **costs[rule]}
         for rule, row in results.aggregates.items()
         for name, found in row.items()
     ]
     return rows + [
-        {"statistic": "probability_of_improvement", "rule": x, "over": y, **vars(found)}
+        {"statistic": "probability_of_improvement", "rule": x, "over": y}
+        | {**vars(found), **costs[x]}
         for (x, y), found in results.improvements.items()
     ]
 

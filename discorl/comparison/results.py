@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,9 @@ import numpy as np
 from discorl import envs
 from discorl.comparison import statistics
 from discorl.comparison.cells import Cell, read_record
-from discorl.comparison.config import ComparisonConfig, EnvironmentEntry
+from discorl.comparison.config import ComparisonConfig
+from discorl.comparison.costs import Cost, cost
+from discorl.comparison.entries import EnvironmentEntry
 from discorl.comparison.scales import Scale
 from discorl.comparison.statistics import Estimate
 from discorl.comparison.tuning import Chosen, choose, why_none
@@ -229,36 +230,19 @@ class Results:
                 found[rule] = steps[known], statistics.efficiency_curve(stacked[known])
         return found
 
-    def compute(self) -> list[dict[str, Any]]:
-        """What an agent of each rule costs, on average over environments."""
-        rows = []
-        for rule in self.rules:
-            records = [
-                r for (name, _), group in self.complete.items() if name == rule for _, r in group
+    @functools.cached_property
+    def costs(self) -> dict[str, Cost]:
+        """What each rule cost in the environments that count."""
+        tasks = self.tasks
+        found = {}
+        for rule in self.rules if tasks else ():
+            final = [pair for task in tasks for pair in self.complete[rule, task]]
+            sweep = [
+                (cell, record)
+                for cell, record in self.sweep.items()
+                if record is not None
+                and cell.rule.label == rule
+                and cell.environment.label in tasks
             ]
-            cells = [
-                c for (name, _), group in self.complete.items() if name == rule for c, _ in group
-            ]
-            flops = [r["flops_per_update"] for r in records]
-            seconds = [r["seconds"] for r in records]
-            rows.append(
-                {
-                    "rule": rule,
-                    "learning_rate": sorted({r["learning_rate"] for r in records}),
-                    "updates": _mean([r["updates"] for r in records]),
-                    "steps": _mean([r["steps"] for r in records]),
-                    "flops_per_update": _mean(flops),
-                    "flops": _mean(
-                        [f and f * r["updates"] for f, r in zip(flops, records, strict=True)]
-                    ),
-                    "seconds": _mean(
-                        [s and s / c.seeds for s, c in zip(seconds, cells, strict=True)]
-                    ),
-                }
-            )
-        return rows
-
-
-def _mean(values: list) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+            found[rule] = cost(final, sweep)
+        return found

@@ -18,6 +18,7 @@ from discorl.types import UserError
 
 Columns = Mapping[str, np.ndarray]
 
+DISCOVERY = "discover"  # the kind of such runs
 POINTS = 150  # of a line; more cannot be seen
 _FIRST = ("return", "score", "best", "episode_length")
 _NOT_DRAWN = ("update", "seed", "agent", "steps", "episodes")
@@ -41,12 +42,15 @@ def write(paths: Sequence[Path], file: Path) -> Path:
     tables = [_tables(run) for run in runs]
     if not any(tables):
         raise UserError(f"{', '.join(map(str, paths))}: nothing is logged yet")
-    charts = list(_charts(tables))
+    charts = list(_charts([run.kind for run in runs], tables))
     title = labels[0] if len(runs) == 1 else f"{len(runs)} runs"
     body = [f"<h1>{escape(title)}</h1>", *_lead(runs, labels, tables), page.legend()]
     main = [chart for chart in charts if _rank(chart.title)[0] < len(_FIRST)]
     other = [chart for chart in charts if chart not in main]
-    note = "Means over the updates between two points and over seeds; bands from lowest to highest."
+    note = (
+        "Means over what was logged between two points and over seeds or agents; bands from lowest "
+        "to highest."
+    )
     body += [page.heading("Curves", note), _grid(main)]
     if other:
         body += [page.heading("Losses, entropies and the rest"), _grid(other)]
@@ -76,22 +80,27 @@ def _tables(run: Run) -> dict[str, Columns]:
     }
 
 
-def _charts(runs: Sequence[Mapping[str, Columns]]) -> Iterator[LineChart]:
-    """A chart for each column that any of the runs has."""
-    names = {(table, column) for tables in runs for table in tables for column in tables[table]}
-    drawn = [(table, column) for table, column in names if column not in _NOT_DRAWN]
-    for number, (table, column) in enumerate(sorted(drawn, key=lambda n: (_rank(n[1]), n))):
-        lines, along = [], "steps"
-        for series, tables in enumerate(runs):
-            columns = tables.get(table, {})
-            if column in columns:
-                along = "steps" if "steps" in columns else "update"
-                lines.append(_line(series, columns, along, column))
-        known = tuple(line for line in lines if np.isfinite(line.y).any())
+def _charts(kinds: Sequence[str], runs: Sequence[Mapping[str, Columns]]) -> Iterator[LineChart]:
+    """A chart for each column that any of the runs has, and each axis that it goes along."""
+    lines: dict[tuple[str, str, str], list[Line]] = {}
+    for series, (kind, tables) in enumerate(zip(kinds, runs, strict=True)):
+        for table, columns in tables.items():
+            along, label = _axis(kind, columns)
+            for column in (name for name in columns if name not in _NOT_DRAWN):
+                line = _line(series, columns, along, column)
+                if np.isfinite(line.y).any():
+                    lines.setdefault((column, table, label), []).append(line)
+    for number, name in enumerate(sorted(lines, key=lambda name: (_rank(name[0]), name))):
+        column, table, label = name
         title = column if table == "metrics" else f"{column} ({table})"
-        label = "environment steps" if along == "steps" else "updates"
-        if known:
-            yield LineChart(f"metric-{number}", title, label, "", known)
+        yield LineChart(f"metric-{number}", title, label, "", tuple(lines[name]))
+
+
+def _axis(kind: str, columns: Columns) -> tuple[str, str]:
+    """The column that the lines of a table go along, and what it is called."""
+    if kind == DISCOVERY:  # whose steps begin anew with every life of an agent
+        return "update", "meta-steps"
+    return ("steps", "environment steps") if "steps" in columns else ("update", "updates")
 
 
 def _rank(name: str) -> tuple[int, int]:
@@ -139,13 +148,15 @@ def _lead(
     rows = []
     for run, label, found in zip(runs, labels, tables, strict=True):
         metrics = found.get("metrics", {})
-        last = int(metrics["update"].max()) if metrics else 0
-        steps = f"{int(metrics['steps'].max()):,}" if "steps" in metrics else NOTHING
+        done = [f"{int(metrics[n].max()):,}" if n in metrics else "0" for n in ("update", "steps")]
+        discovery = run.kind == DISCOVERY
+        progress = [NOTHING, NOTHING, done[0]] if discovery else [*done, NOTHING]
         what = run.config.get("rule") or run.config.get("preset") or ""
         where = run.config.get("env") or ", ".join(run.config.get("envs", ()))
         cells = [escape(run.kind), escape(what), f'<td class="text">{escape(where)}</td>']
-        rows.append([escape(label), *cells, f"{last:,}", steps, _latest(metrics)])
-    head = ["run", "command", "rule or preset", "environment", "updates", "steps", "recent return"]
+        rows.append([escape(label), *cells, *progress, _latest(metrics)])
+    head = ["run", "command", "rule or preset", "environment"]
+    head += ["updates", "steps", "meta-steps", "recent return"]
     return [page.table("runs", head, rows)]
 
 

@@ -19,13 +19,8 @@ from typing import Any
 from discorl import rules
 from discorl.comparison import cells, scales
 from discorl.comparison.cells import Cell
-from discorl.comparison.config import (
-    ComparisonConfig,
-    RuleEntry,
-    configure_comparison,
-    folder_name,
-    read,
-)
+from discorl.comparison.config import ComparisonConfig, configure_comparison, read
+from discorl.comparison.entries import RuleEntry, folder_name
 from discorl.comparison.results import Results, final_cells, sweep_cells
 from discorl.comparison.scales import Scale
 from discorl.config import Config
@@ -56,7 +51,7 @@ def compare(
         resume: the directory of a comparison to go on with, in place of settings.
         tell: called with a line of text for every cell.
         command: the command that asked for this, to be kept with the results.
-        **settings: fields of `ComparisonConfig`, such as `rules` and `environments`.
+        **settings: what `configure_comparison` takes, such as `rules` and `environments`.
 
     Returns:
         scores and their statistics; `report.write` makes a page of them.

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from discorl import envs, specs
-from discorl.comparison.config import ComparisonConfig, EnvironmentEntry
+from discorl.comparison.config import ComparisonConfig
+from discorl.comparison.entries import EnvironmentEntry
 from discorl.envs import own, suites
 from discorl.types import UserError
 

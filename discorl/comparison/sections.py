@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from discorl.comparison import charts, page
+from discorl.comparison import charts, costs, page
 from discorl.comparison.cells import Cell
+from discorl.comparison.costs import as_text
 from discorl.comparison.page import NOTHING, escape
 from discorl.comparison.results import Results
 from discorl.comparison.statistics import SAMPLES, Estimate
@@ -104,10 +105,10 @@ def _summary(results: Results) -> list[str]:
         for name in titles:
             mark = ' class="best"' if row[name].value == best[name] else ""
             cells.append(f"<td{mark}>{_number(row[name])}</td>")
-        rows.append([escape(rule), *cells])
+        rows.append([escape(rule), *cells, *results.costs[rule].texts()])
     return [
-        page.heading("Summary"),
-        page.table("summary", ["rule", *titles.values()], rows),
+        page.heading("Summary", costs.NOTE),
+        page.table("summary", ["rule", *titles.values(), *costs.TITLES.values()], rows),
         page.figure(charts.aggregates(results)),
     ]
 
@@ -181,28 +182,11 @@ def _mean_score(results: Results, rule: str, task: str) -> str:
 
 def _compute(results: Results) -> list[str]:
     rows = []
-    for row in results.compute():
-        rates = ", ".join(f"{rate:g}" for rate in row["learning_rate"])
-        flops = [row["flops_per_update"], row["flops"]]
-        rows.append(
-            [
-                escape(row["rule"]),
-                escape(rates),
-                f"{row['updates']:,.0f}",
-                f"{row['steps']:,.0f}",
-                *(NOTHING if f is None else f"{f:.3g}" for f in flops),
-                NOTHING if row["seconds"] is None else f"{row['seconds']:,.1f}",
-            ]
-        )
-    head = [
-        "rule",
-        "learning rate",
-        "updates",
-        "steps",
-        "FLOP an update",
-        "FLOP a run",
-        "seconds a run",
-    ]
+    for rule, cost in results.costs.items():
+        rates = ", ".join(f"{rate:g}" for rate in cost.learning_rates)
+        flops = as_text(cost.flops_per_update, ".3g")
+        rows.append([escape(rule), escape(rates), as_text(cost.steps, ",.0f"), flops])
+    head = ["rule", "learning rate", "steps of a run", "FLOP an update"]
     note = (
         "Means over environments. FLOP are those of matrix products and convolutions, acting "
         "included; a dash where they could not be counted. Seconds are wall time of updates "

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from discorl.comparison.cells import Cell
-from discorl.comparison.config import ComparisonConfig, EnvironmentEntry, RuleEntry
+from discorl.comparison.config import ComparisonConfig
+from discorl.comparison.entries import EnvironmentEntry, RuleEntry
 from discorl.comparison.scales import Scale
 
 Chosen = dict[tuple[str, str], float | None]  # learning rate by labels of rule and environment

@@ -22,6 +22,9 @@ from discorl.types import (
     UserError,
 )
 
+# For recipes of rules that have no use for the decay and schedule a preset chose for another rule.
+PLAIN: Mapping[str, Any] = {"schedule": "constant", "warmup_steps": 0, "weight_decay": 0.0}
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule(abc.ABC):

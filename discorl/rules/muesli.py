@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from discorl import returns
 from discorl.returns import Moments
-from discorl.rules.base import Rule
+from discorl.rules.base import PLAIN, Rule
 from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, Trajectory
 
 
@@ -32,7 +32,7 @@ class Muesli(Rule):
     """
 
     name: ClassVar[str] = "muesli"
-    recipe: ClassVar[Mapping[str, Any]] = {"learning_rate": 1e-3, "max_gradient_norm": 1.0}
+    recipe: ClassVar[Mapping[str, Any]] = {**PLAIN, "learning_rate": 1e-3, "max_gradient_norm": 1.0}
     target_decay: ClassVar[float | None] = 0.9
 
     lambda_: float = 0.95  # decay of the traces

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl import returns
-from discorl.rules.base import Rule
+from discorl.rules.base import PLAIN, Rule
 from discorl.types import Array, Outputs, OutputSpec, Trajectory
 
 
@@ -20,6 +20,7 @@ class PolicyAndValue(Rule):
     """
 
     recipe: ClassVar[Mapping[str, Any]] = {
+        **PLAIN,
         "environments": 8,
         "batch": 8,
         "replay_fraction": 0.0,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl import returns
+from discorl.rules.base import PLAIN
 from discorl.rules.policy_and_value import PolicyAndValue
 from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
 
@@ -21,6 +22,7 @@ class PPO(PolicyAndValue):
 
     name: ClassVar[str] = "ppo"
     recipe: ClassVar[Mapping[str, Any]] = {
+        **PLAIN,
         "environments": 32,
         "batch": 32,
         "replay_fraction": 0.0,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl import returns
-from discorl.rules.base import Rule
+from discorl.rules.base import PLAIN, Rule
 from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
 
 
@@ -24,7 +24,7 @@ class QLambda(Rule):
     """
 
     name: ClassVar[str] = "q_lambda"
-    recipe: ClassVar[Mapping[str, Any]] = {"learning_rate": 1e-3, "max_gradient_norm": 1.0}
+    recipe: ClassVar[Mapping[str, Any]] = {**PLAIN, "learning_rate": 1e-3, "max_gradient_norm": 1.0}
     target_decay: ClassVar[float | None] = 0.9
 
     lambda_: float = 0.95  # decay of the traces

@@ -1,0 +1,126 @@
+"""The rules and environments of a comparison, each with settings of its own."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from discorl import specs
+from discorl.types import UserError
+
+Entry = TypeVar("Entry", "RuleEntry", "EnvironmentEntry")
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleEntry:
+    """A rule to compare."""
+
+    rule: str
+    """Name of the rule, with settings if wished, or its npz file."""
+    label: str = ""
+    """What to call it; by default its name, or the folder and name of its file."""
+    learning_rates: tuple[float, ...] = ()
+    """Learning rates to choose from; by default the comparison's."""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    """Settings of training for this rule only."""
+    optional: bool = False
+    """Whether to leave it out where its file is not found; `about` then says so."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or _label(self.rule))
+        object.__setattr__(self, "learning_rates", read_rates(self.learning_rates))
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentEntry:
+    """An environment to compare on, and the two ends of its scale."""
+
+    env: str
+    """Name of the environment, with parameters if wished."""
+    label: str = ""
+    """What to call it; by default its name."""
+    random: float | None = None
+    """Return per episode that makes a score of 0; by default the environment's own reference."""
+    optimal: float | None = None
+    """Return per episode that makes a score of 1; likewise."""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    """Settings of training in this environment only."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or self.env)
+        ends = {self.random, self.optimal}
+        numbers = len(ends) == 2 and all(isinstance(end, int | float) for end in ends)
+        if not numbers and ends != {None}:
+            raise UserError(
+                f"environment {self.env!r} has random {self.random} and optimal {self.optimal}; "
+                "expected two different numbers, or neither"
+            )
+
+
+def read_entries(values: Any, kind: type[Entry], own: Sequence[Entry] = ()) -> tuple[Entry, ...]:
+    """Entries from texts and tables, or from one of them.
+
+    Args:
+        values: what was given; a text is a table with the first field alone.
+        kind: what to make of it.
+        own: entries that are there already: a text that is the label or the first field of one
+            stands for it.
+    """
+    key = dataclasses.fields(kind)[0].name
+    known: dict[Any, Entry] = {getattr(entry, key): entry for entry in reversed(own)}
+    known |= {entry.label: entry for entry in own}
+    several = isinstance(values, Iterable) and not isinstance(values, str | Mapping)
+    return tuple(
+        known[value] if isinstance(value, str) and value in known else _entry(value, kind, key)
+        for value in (values if several else [values])
+    )
+
+
+def _entry(value: Any, kind: type[Entry], key: str) -> Entry:
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, str | Mapping):
+        raise UserError(f"{value!r}: expected a name, or a table with the setting {key!r}")
+    table: dict[str, Any] = {key: value} if isinstance(value, str) else dict(value)
+    names = [field.name for field in dataclasses.fields(kind)]
+    for name in table:
+        if name not in names:
+            raise UserError(f"{value}: no setting {name!r}; {specs.nearest(name, names)}")
+    if key not in table:
+        raise UserError(f"{value}: expected the setting {key!r} in it")
+    check_settings(table)
+    return kind(**table)
+
+
+def check_settings(table: Mapping[str, Any]) -> None:
+    """Refuses `settings` of training that are no table."""
+    settings = table.get("settings", {})
+    if not isinstance(settings, Mapping):
+        raise UserError(f"settings is {settings!r}; expected a table of settings")
+
+
+def folder_name(label: str) -> str:
+    """A label as the name of a file or folder."""
+    return re.sub(r"[^A-Za-z0-9_.=]+", "-", label).strip("-.") or "-"
+
+
+def _label(rule: str) -> str:
+    file, ending, settings = rule.rpartition(".npz")
+    if not ending:
+        return rule
+    path = Path(file)
+    return f"{path.parent.name}/{path.name}{settings}".lstrip("/")
+
+
+def read_rates(rates: Sequence[float]) -> tuple[float, ...]:
+    """Learning rates, checked."""
+    try:
+        rates = tuple(float(rate) for rate in rates)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"learning_rates is {rates!r}; expected a list of numbers") from error
+    for rate in rates:
+        if not (math.isfinite(rate) and rate > 0) or rates.count(rate) > 1:
+            raise UserError(f"learning_rates are {rates}; expected different positive numbers")
+    return rates

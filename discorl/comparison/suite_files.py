@@ -1,0 +1,84 @@
+"""Suites: the tables that a comparison starts from, and what is given on top of one."""
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from discorl import specs
+from discorl.comparison.entries import EnvironmentEntry, RuleEntry, read_entries
+from discorl.types import UserError
+
+
+def suites() -> list[str]:
+    """Names of the suites in this package."""
+    return sorted(
+        Path(file.name).stem for file in _folder().iterdir() if file.name.endswith(".toml")
+    )
+
+
+def load(suite: str | os.PathLike[str], extending: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The table of a suite; `extends` names another one that it starts from.
+
+    Args:
+        suite: its name or file.
+        extending: the files that led to it.
+    """
+    text = os.fspath(suite)
+    if text.endswith(".toml"):
+        try:
+            content = Path(text).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{text}: cannot be read: {error.strerror}") from error
+    else:
+        known = suites()
+        if text not in known:
+            raise UserError(
+                f"no suite {text!r}; {specs.nearest(text, known)}; or give a file ending in .toml"
+            )
+        content = (_folder() / f"{text}.toml").read_text(encoding="utf-8")
+    try:
+        table = tomllib.loads(content)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{text}: is not TOML: {error}") from error
+    base = load(*_extended(text, table.pop("extends"), extending)) if "extends" in table else {}
+    return on_top(base, {"name": Path(text).stem} | table)
+
+
+def _extended(text: str, extends: Any, extending: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """What a suite starts from, a file being looked for beside it, and the files so far."""
+    if not isinstance(extends, str):
+        raise UserError(f"{text}: extends is {extends!r}; expected a suite's name or a TOML file")
+    base = str(Path(text).parent / extends) if extends.endswith(".toml") else extends
+    chain = (*extending, os.path.realpath(text))
+    if os.path.realpath(base) in chain:
+        raise UserError(f"{text}: extends {extends!r}, which extends this file in turn")
+    return base, chain
+
+
+def on_top(suite: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a suite, overridden by others.
+
+    A rule or environment given by name is the suite's entry of that name. `more_rules` come after
+    the other rules. Learning rates are those of the suite's rules too, whatever these had.
+    """
+    table = {**suite, **given}
+    rules = read_entries(suite.get("rules", ()), RuleEntry)
+    if "learning_rates" in given:
+        rules = tuple(dataclasses.replace(rule, learning_rates=()) for rule in rules)
+    if "rules" in given:  # none that is asked for by name is left out
+        rules = tuple(dataclasses.replace(rule, optional=False) for rule in rules)
+        rules = read_entries(given["rules"], RuleEntry, rules)
+    table["rules"] = rules + read_entries(table.pop("more_rules", ()), RuleEntry)
+    environments = read_entries(suite.get("environments", ()), EnvironmentEntry)
+    table["environments"] = read_entries(
+        table.get("environments", ()), EnvironmentEntry, environments
+    )
+    return table
+
+
+def _folder() -> Any:
+    return resources.files("discorl.comparison") / "suites"
