@@ -9,7 +9,7 @@ DEMO ?= runs/demo
 
 demo: $(VENV)/users  ## train an agent, evaluate it, draw its curve and film it
 	rm -rf $(DEMO)
-	$(BIN)/discorl train --env catch --seeds 3 --out $(DEMO)
+	$(BIN)/discorl train --env catch --preset small --seeds 3 --out $(DEMO)
 	$(BIN)/discorl evaluate $(DEMO)
 	@echo "Look at $(DEMO)/curve.png and $(DEMO)/episode.gif"
 

@@ -2,7 +2,11 @@
 
     python benchmarks/host.py [--environments 32] [--rounds 5] [--network linear] [ENV ...]
 
-Both are measured in turns in one run, over the same number of steps. `linear` is a policy that
+Three things are measured in turns in one run, over the same number of steps: `package`, the suite's
+own vector environment, or a loop over its environments where it has none; `adapter`, the vector
+that discorl makes of it; `acting`, rollouts in that vector. What acting does is a share of both.
+The package's own has other settings where discorl's adapter has (NetHack's keys of observations).
+`linear` is a policy that
 costs next to nothing: what is left is what discorl adds to the environments. `standard` is the
 network of the preset for small machines, which shares the processor with the environments here.
 Shares are of the time that passes and of this process's time on all cores; the latter is what to
@@ -14,12 +18,13 @@ look at on a machine that is busy otherwise, but leaves out environments in work
 import argparse
 import time
 
+import host_packages
 import jax
 import jax.numpy as jnp
 import numpy as np
 from measuring import report
 
-from discorl import envs, training
+from discorl import envs, specs, training
 from discorl.config import PRESETS, configure
 from discorl.envs.host import HostEnvironment
 from discorl.host_acting import HostActor
@@ -59,35 +64,33 @@ def measure(name: str, network: str, count: int, rounds: int) -> dict:
     params = jax.tree.map(jnp.asarray, params)
     actor = HostActor(environment, policy, count=count, length=LENGTH, seed=0)
     actor.start(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params))
-    bare = environment.start(count, 0)
-    bare.reset()
+    adapter = environment.start(count, 0)
+    adapter.reset()
+    package = host_packages.start(specs.parse(name), count)
     generator = np.random.default_rng(0)
-    times: dict[str, list[tuple[float, float]]] = {"bare": [], "acting": []}
+    times: dict[str, list[np.ndarray]] = {"package": [], "adapter": [], "acting": []}
     for i in range(rounds + 1):
         actions = generator.integers(environment.num_actions, size=(LENGTH, count), dtype=np.int32)
         key = jax.block_until_ready(jax.random.key(i))
-        start = clocks()
-        for action in actions:
-            bare.step(action)
-        middle = clocks()
+        moments = [clocks()]
+        for step in (package.step, adapter.step):
+            for action in actions:
+                step(action)
+            moments.append(clocks())
         jax.block_until_ready(actor.rollout(params, key).trajectory)
-        end = clocks()
+        moments.append(clocks())
         if i:  # the first round warms up
-            times["bare"].append((middle[0] - start[0], middle[1] - start[1]))
-            times["acting"].append((end[0] - middle[0], end[1] - middle[1]))
-    bare.close()
-    actor.close()
+            for kind, taken in zip(times, np.diff(moments, axis=0), strict=True):
+                times[kind].append(taken)
+    for each in (package, adapter, actor):
+        each.close()
     best = {kind: np.min(rows, axis=0) for kind, rows in times.items()}
-    share, processor_share = 100 * best["bare"] / best["acting"]
-    return {
-        "environment": name,
-        "environments": count,
-        "network": network,
-        "bare_steps_per_second": round(LENGTH * count / best["bare"][0]),
-        "acting_steps_per_second": round(LENGTH * count / best["acting"][0]),
-        "share_percent": share,
-        "processor_share_percent": processor_share,
-    }
+    row = {"environment": name, "environments": count, "network": network}
+    row |= {f"{kind}_per_second": round(LENGTH * count / best[kind][0]) for kind in times}
+    for kind in ("package", "adapter"):
+        share, processor_share = 100 * best[kind] / best["acting"]
+        row |= {f"of_{kind}_percent": share, f"of_{kind}_processor_percent": processor_share}
+    return row
 
 
 def clocks() -> tuple[float, float]:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from discorl import specs
 from discorl.networks.standard import Torso
@@ -11,7 +11,7 @@ from discorl.optimisation import Schedule
 from discorl.rules import HAND_MADE
 from discorl.types import UserError
 
-DEFAULT_RULE = "actor_critic"
+DEFAULT_RULE = "discorl4"  # discovered by us; docs/rules/discorl4.md
 DEFAULT_ENVIRONMENT = "catch"
 LONGEST_CALL = 256  # updates that one call of the compiled program may make
 
@@ -63,7 +63,7 @@ class Config:
     discount: float = 0.997
     """Discount of rewards."""
     torso: Torso = "auto"
-    """Torso of the network; auto takes `residual` for images."""
+    """Torso of the network; auto takes `residual` for images of 16 pixels a side or more."""
     hidden: tuple[int, ...] = (512, 512)
     """Widths of the torso's layers."""
     filters: tuple[int, ...] = (16, 32, 32)
@@ -88,6 +88,7 @@ class Config:
         for name in (*counts, "frame_stack", "log_every", "checkpoint_every"):
             self._require(getattr(self, name) >= 1, name, "at least 1")
         self._require(self.seed + self.seeds <= 2**31, "seed", "below 2**31, with all seeds")
+        self._require(self.torso in get_args(Torso), "torso", "auto, mlp or residual")
         self._require(self.log_every <= LONGEST_CALL, "log_every", f"at most {LONGEST_CALL}")
         amounts = ("seed", "core", "warmup_steps", "end_learning_rate", "weight_decay")
         for name in (*amounts, "max_gradient_norm"):
@@ -186,9 +187,18 @@ def _small_host(**settings: Any) -> dict[str, Any]:
 # settings are from Oh et al., Nature 648 (2025); see `docs/presets.md` for each column.
 PRESETS: dict[str, Mapping[str, Any]] = {
     "catch": {"steps": 56_000},
+    # For tasks of a few numbers, trained in a minute.
+    "small": {
+        "steps": 40_000,
+        "batch": 32,
+        "hidden": (64, 64),
+        "action_lstm": 32,
+        "action_hidden": (32,),
+    },
     "craftax": _small(steps=1_000_000, learning_rate=3e-4),
     "minatar": _small(steps=1_000_000),
     "minigrid": _small(steps=500_000),
+    "sokoban_small": _small(steps=1_000_000),
     "gymnasium": _small_host(steps=200_000, learning_rate=1e-3, hidden=(128, 128), frame_stack=1),
     "atari_small": _small_host(steps=2_000_000),
     "crafter_small": _small_host(steps=1_000_000),
@@ -268,6 +278,12 @@ def preset_for(env: str) -> str:
     if rest.partition(",")[0].strip().endswith("-MinAtar"):
         return "minatar"
     return name.strip() if name.strip() in PRESETS else "catch"
+
+
+def small_preset(preset: str) -> str | None:
+    """The preset for a few CPU cores beside one of the paper's, if there is one."""
+    small = f"{preset}_small"
+    return small if small in PRESETS else None
 
 
 def configure(

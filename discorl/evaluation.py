@@ -3,16 +3,19 @@
 import dataclasses
 import io
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from discorl import compilation, host_evaluation
-from discorl.envs import Environment
+from discorl.envs import Environment, Reference
 from discorl.envs.host import HostEnvironment
 from discorl.files import write_atomically, write_errors_reported
+from discorl.host_training import HostTrainer
 from discorl.networks.recurrence import blank_state
 from discorl.runs import Run
 from discorl.trainers import Trainer
@@ -32,25 +35,39 @@ RESAMPLES = 10_000
 class Evaluation:
     """Episodes that a trained agent played."""
 
+    env: str  # name of the environment
     update: int  # updates that the agent had learned from
     seeds: list[int]
     returns: np.ndarray  # [seeds, episodes]
     lengths: np.ndarray  # [seeds, episodes]
     unfinished: int  # episodes stopped at the limit on steps
     film: Path | None
+    no_film: str | None = None  # why there is no film, if one was asked for
+    reference: Reference | None = None  # the returns that make scores of 0 and 1, if known
+    # Means over finished episodes of what the environment reports of each, and what follows of
+    # them; see `HostEnvironment.episode_metrics`.
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-    def summary(self) -> dict[str, float | int | list[float]]:
-        """Mean return with a 95% bootstrap interval over episodes."""
+    def summary(self) -> dict[str, Any]:
+        """Mean return with a 95% bootstrap interval over episodes, and the same as a score."""
         low, high = mean_interval(self.returns.ravel())
+        mean = float(self.returns.mean())
+        scores: list[float] | list[None] = [None] * 3
+        if self.reference is not None:
+            scores = [self.reference.score(value) for value in (mean, low, high)]
         return {
             "update": self.update,
             "episodes": self.returns.size,
-            "mean_return": float(self.returns.mean()),
+            "mean_return": mean,
             "low": low,
             "high": high,
+            "score": scores[0],
+            "score_low": scores[1],
+            "score_high": scores[2],
             "mean_length": float(self.lengths.mean()),
             "unfinished": self.unfinished,
             "mean_return_by_seed": self.returns.mean(axis=1).tolist(),
+            "metrics": dict(self.metrics),
         }
 
 
@@ -71,6 +88,7 @@ def evaluate(
     seed: int = 0,
     greedy: bool = False,
     film: str | os.PathLike[str] | None = None,
+    max_steps: int | None = None,
     environment: Environment | HostEnvironment | None = None,
     network: NetworkFactory | None = None,
 ) -> Evaluation:
@@ -81,12 +99,17 @@ def evaluate(
         episodes: how many episodes each agent plays.
         seed: seed of the episodes, unrelated to those of training.
         greedy: take the likeliest action instead of a sample from the policy.
-        film: where to write a GIF of an episode, if the environment can be drawn.
+        film: where to write a GIF of an episode, if the environment can be drawn. That it cannot be
+            made is no error: see `Evaluation.no_film`.
+        max_steps: after which an episode without an end is counted as it stands; by default 10,000,
+            and 100,000 on the host, where it is looked at every 32 steps.
         environment: the environment, if the run was given one of its own.
         network: the network, likewise.
     """
     if episodes < 1:
         raise UserError(f"episodes is {episodes}; expected at least 1")
+    if max_steps is not None and max_steps < 1:
+        raise UserError(f"max_steps is {max_steps}; expected at least 1")
     compilation.enable_cache()
     with Run.open(path, read_only=True) as run:
         trainer, _ = reopen(run, environment, network)
@@ -102,24 +125,47 @@ def evaluate(
     key = jax.random.fold_in(jax.random.key(seed), 0xE7A1)
     play_key, film_key = jax.random.split(key)
     agents = [jax.tree.map(lambda x, i=i: x[i], params) for i in range(config.seeds)]
-    if isinstance(trainer, Trainer):
-        play = jax.jit(lambda agent, key: _play(trainer, agent, key, episodes, greedy))
-        keys = jax.random.split(play_key, config.seeds)
-        played = [play(agent, key) for agent, key in zip(agents, keys, strict=True)]
-    else:
-        played = [
-            host_evaluation.play(trainer, agents[0], play_key, episodes, greedy, MAX_HOST_STEPS)
-        ]
-    returns, lengths, ended = (np.stack([np.asarray(p[i]) for p in played]) for i in range(3))
-    filmed = None
+    played = _play_all(trainer, agents, play_key, episodes, greedy, max_steps)
+    filmed, reason = None, None
     if film is not None:
-        if isinstance(trainer, Trainer):
-            frames = _film(trainer, agents[0], film_key, greedy)
-        else:
-            frames = host_evaluation.film(trainer, agents[0], film_key, greedy, MAX_FRAMES)
-        filmed = _write_film(Path(film), frames) if frames else None
-    seeds = list(range(config.seed, config.seed + config.seeds))
-    return Evaluation(update, seeds, returns, lengths, int((~ended).sum()), filmed)
+        most = min(MAX_FRAMES, max_steps or MAX_FRAMES)
+        filmed, reason = _try_to_film(
+            Path(film), lambda: _frames(trainer, agents[0], film_key, greedy, most)
+        )
+    return Evaluation(
+        env=config.env,
+        update=update,
+        seeds=list(range(config.seed, config.seed + config.seeds)),
+        returns=played.returns,
+        lengths=played.lengths,
+        unfinished=int((~played.ended).sum()),
+        film=filmed,
+        no_film=reason,
+        reference=trainer.environment.reference(),
+        metrics=played.metrics,
+    )
+
+
+def _play_all(
+    trainer: Trainer | HostTrainer,
+    agents: list[Params],
+    key: Key,
+    episodes: int,
+    greedy: bool,
+    max_steps: int | None,
+) -> host_evaluation.Played:
+    """What all agents play, with arrays of [agents, episodes]; on the host there is one agent."""
+    if isinstance(trainer, Trainer):
+        limit = max_steps or MAX_STEPS
+        play = jax.jit(lambda agent, key: _play(trainer, agent, key, episodes, greedy, limit))
+        keys = jax.random.split(key, len(agents))
+        played = [play(agent, key) for agent, key in zip(agents, keys, strict=True)]
+        returns, lengths, ended = (np.stack([np.asarray(p[i]) for p in played]) for i in range(3))
+        return host_evaluation.Played(returns, lengths, ended, {})
+    limit = max_steps or MAX_HOST_STEPS
+    one = host_evaluation.play(trainer, agents[0], key, episodes, greedy, limit)
+    metrics = one.metrics | dict(trainer.environment.summarise(one.metrics))
+    return host_evaluation.Played(one.returns[None], one.lengths[None], one.ended[None], metrics)
 
 
 def _choose(
@@ -132,7 +178,7 @@ def _choose(
 
 
 def _play(
-    trainer: Trainer, params: Params, key: Key, episodes: int, greedy: bool
+    trainer: Trainer, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
 ) -> tuple[Array, Array, Array]:
     """One episode in each of `episodes` environments, so that short ones are not favoured.
 
@@ -145,7 +191,7 @@ def _play(
 
     def goes_on(carry: tuple) -> Array:
         *_, ended, step = carry
-        return ~jnp.all(ended) & (step < MAX_STEPS)
+        return ~jnp.all(ended) & (step < max_steps)
 
     def advance(carry: tuple) -> tuple:
         state, observation, core, total, length, ended, step = carry
@@ -166,7 +212,30 @@ def _play(
     return total, length, ended
 
 
-def _film(trainer: Trainer, params: Params, key: Key, greedy: bool) -> list[np.ndarray]:
+def _try_to_film(
+    path: Path, frames: Callable[[], list[np.ndarray]]
+) -> tuple[Path | None, str | None]:
+    """The film, or why there is none: that must not cost the episodes that were played."""
+    try:
+        pictures = frames()
+        if not pictures:
+            return None, "this environment cannot be drawn"
+        return _write_film(path, pictures), None
+    except UserError as error:
+        return None, str(error)
+    except Exception as error:  # whatever an environment's drawing has to say
+        return None, f"drawing raised {type(error).__name__}: {error}"
+
+
+def _frames(
+    trainer: Trainer | HostTrainer, params: Params, key: Key, greedy: bool, most: int
+) -> list[np.ndarray]:
+    if isinstance(trainer, Trainer):
+        return _film(trainer, params, key, greedy, most)
+    return host_evaluation.film(trainer, params, key, greedy, most)
+
+
+def _film(trainer: Trainer, params: Params, key: Key, greedy: bool, most: int) -> list[np.ndarray]:
     """Pictures of one episode; none if the environment cannot be drawn."""
     environment = trainer.acted
     reset_key, key = jax.random.split(key)
@@ -175,7 +244,7 @@ def _film(trainer: Trainer, params: Params, key: Key, greedy: bool) -> list[np.n
     step = jax.jit(environment.step)
     choose = jax.jit(lambda p, x, c, k: _choose(trainer, p, x, c, k, greedy))
     frames = []
-    for i in range(MAX_FRAMES):
+    for i in range(most):
         picture = environment.render(state)
         if picture is None:
             return []

@@ -1,5 +1,8 @@
 """Playing trained agents in environments on the host."""
 
+import dataclasses
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +13,16 @@ from discorl.types import Array, Key, Params, PyTree
 
 MOST_ENVIRONMENTS = 16  # that episodes are played in at once
 ROLLOUT = 32  # steps between two looks at the episodes
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """Episodes; fewer than were asked for, if an environment was left."""
+
+    returns: np.ndarray  # [..., episodes]
+    lengths: np.ndarray  # [..., episodes]
+    ended: np.ndarray  # [..., episodes] bool, whether the episode ended by itself
+    metrics: dict[str, float]  # means over those that ended and report them
 
 
 def _actor(
@@ -36,7 +49,7 @@ def _actor(
 
 def play(
     trainer: HostTrainer, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> Played:
     """Plays as many episodes in each of several environments, so that short ones are not favoured.
 
     Args:
@@ -46,10 +59,6 @@ def play(
         episodes: how many, over all environments.
         greedy: take the likeliest action instead of a sample.
         max_steps: after which an environment is left, its episode counted as it stands.
-
-    Returns:
-        returns, lengths, and whether the episode ended by itself, each [episodes], or fewer if an
-        environment was left.
     """
     count = min(episodes, MOST_ENVIRONMENTS)
     quota = np.full(count, episodes // count) + (np.arange(count) < episodes % count)
@@ -80,9 +89,23 @@ def play(
         standing = [stopped[i]] if len(played) < quota[i] else []
         counted += played + standing
         ended += [True] * len(played) + [False] * len(standing)
-    returns = np.array([episode.total for episode in counted])
-    lengths = np.array([episode.length for episode in counted])
-    return returns, lengths, np.array(ended)
+    return Played(
+        returns=np.array([episode.total for episode in counted]),
+        lengths=np.array([episode.length for episode in counted]),
+        ended=np.array(ended),
+        metrics=_means(counted, trainer.environment.episode_metrics),
+    )
+
+
+def _means(episodes: Sequence[Episode], names: Sequence[str]) -> dict[str, float]:
+    """Means of what episodes report; those that were stopped report nothing."""
+    means = {}
+    for name in names:
+        values = [episode.metrics.get(name, np.nan) for episode in episodes]
+        told = [value for value in values if not np.isnan(value)]
+        if told:
+            means[name] = float(np.mean(told))
+    return means
 
 
 def film(

@@ -109,7 +109,7 @@ class TensorBoard:
             values = [
                 Summary.Value(tag=name, simple_value=float(value))
                 for name, value in row.items()
-                if name not in ("update", "seed", "agent") and not math.isnan(value)
+                if name not in ("update", "seed", "agent", "group") and not math.isnan(value)
             ]
             event = Event(wall_time=time.time(), step=int(row["update"]))
             event.summary.CopyFrom(Summary(value=values))

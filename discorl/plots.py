@@ -12,9 +12,20 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from discorl.files import write_atomically
 from discorl.types import UserError
 
-_COLOUR = "#0072B2"  # blue of the Okabe-Ito palette, told apart with any colour vision
+# The Okabe-Ito palette, told apart with any colour vision.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_COLOUR = _COLOURS[0]
+_DASHES = ("-", "--", ":", "-.")
 _TEXT_COLOUR = "#333333"
+_MOST_NAMES = 14  # of environments in a legend
+_LINEAR_RETURN = 1.0  # up to which an axis with larger returns, too, is linear
 _MOST_POINTS = 3000  # of the raw values; more turn into a blot
+# Of the meta-loss: their metrics, and what they are called.
+_PARTS = {
+    "meta/policy_gradient": "policy gradient",
+    "meta/entropy_penalty": "entropies, rewarded",
+    "meta/target_penalty": "targets, kept in bounds",
+}
 
 
 def learning_curve(
@@ -68,39 +79,84 @@ def discovery_curve(
 ) -> None:
     """Draws how the discovery of a rule goes as a PNG, over meta-steps.
 
-    The panels, from top to bottom: the return of the population's agents, the score of the rule
-    with fresh agents, and the norm of the meta-gradient.
+    The panels: returns of the population's agents by environment, and the score of the rule with
+    fresh agents; the meta-gradient's norm, and how far the agents' meta-gradients agree; entropies
+    of the agents' policies and of the rule's targets for them, and the parts of the meta-loss.
 
     Args:
         path: the file to write, atomically.
-        metrics: columns of the population's metrics, with "update", "return" and
-            "meta/gradient_norm".
+        metrics: columns of the population's metrics, one "return/ENVIRONMENT" for each among them.
         evaluations: columns of the evaluations, with "update", "score" and "best".
         title: written above.
     """
-    figure = Figure(figsize=(7, 8), dpi=160, layout="constrained")
+    figure = Figure(figsize=(12, 10), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    returns, scores, norms = figure.subplots(3, sharex=True)
-    _decorate(returns, title, "", "return, mean over agents")
+    figure.suptitle(title, x=0.01, ha="left", color=_TEXT_COLOUR, fontsize=13)
+    panels = figure.subplots(3, 2, sharex=True)
+    (returns, scores), (norms, cosines), (entropies, losses) = panels
+    _decorate(returns, "", "", "return, mean over agents")
+    _draw_returns(returns, metrics)
     _decorate(scores, "", "", "score with fresh agents")
-    _decorate(norms, "", "meta-steps", "norm of the meta-gradient")
-    for axes, name in ((returns, "return"), (norms, "meta/gradient_norm")):
+    _draw_scores(scores, evaluations)
+    for axes, name, label in (
+        (norms, "meta/gradient_norm", "norm of the meta-gradient"),
+        (cosines, "gradient_cosine", "cosine of two agents' meta-gradients"),
+    ):
+        _decorate(axes, "", "", label)
         along, values = _by_seed(metrics, "update", name)
         if np.isfinite(values).any():
             _draw(axes, along, values, max(1, values.shape[1] // 20), unit="meta-step")
     if (norms.dataLim.intervaly > 0).all() and np.isfinite(norms.dataLim.intervaly).all():
         norms.set_yscale("log")
-    if evaluations:
-        scores.plot(evaluations["update"], evaluations["score"], "o-", color=_COLOUR, label="score")
-        best = evaluations["best"]
-        best = np.where(np.isfinite(best), best, np.nan)
-        scores.step(
-            evaluations["update"], best, ":", where="post", color="#999999", label="best so far"
-        )
-    for axes in (returns, scores, norms):
-        if axes.has_data():
-            axes.legend(edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=9)
+    _decorate(entropies, "", "meta-steps", "entropy, mean over agents")
+    _draw_lines(entropies, metrics, {"entropy": "policy", "pi_hat_entropy": "its target, pi_hat"})
+    _decorate(losses, "", "meta-steps", "parts of the meta-loss")
+    _draw_lines(losses, metrics, _PARTS)
+    for axes in panels.flat:
+        if not axes.has_data():
+            axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", va="center")
+        elif axes.get_legend_handles_labels()[1]:
+            legend = axes.legend(
+                edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=8, framealpha=0.6
+            )
+            legend.set_in_layout(False)  # long names must not squeeze the panels
     write_atomically(path, lambda file: figure.savefig(file, format="png"))
+
+
+def _draw_returns(axes: Axes, metrics: Mapping[str, np.ndarray]) -> None:
+    """A line for each environment, on an axis on which large and small returns both show."""
+    texts = [name.removeprefix("return/") for name in metrics if name.startswith("return/")]
+    bare = [text.partition(";")[0] for text in texts]  # without settings of its agents
+    labels = [
+        short if bare.count(short) == 1 else text for short, text in zip(bare, texts, strict=True)
+    ]
+    if len(texts) > _MOST_NAMES:
+        labels = ["_" + label for label in labels]  # which no legend shows
+        note = f"{len(texts)} environments"
+        axes.text(0.02, 0.97, note, transform=axes.transAxes, va="top", color=_TEXT_COLOUR)
+    _draw_lines(axes, metrics, {f"return/{text}": x for text, x in zip(texts, labels, strict=True)})
+    if axes.has_data() and np.abs(axes.dataLim.intervaly).max() > _LINEAR_RETURN * 5:
+        axes.set_yscale("symlog", linthresh=_LINEAR_RETURN)
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _draw_lines(axes: Axes, metrics: Mapping[str, np.ndarray], labels: Mapping[str, str]) -> None:
+    """Running means of several metrics, told apart by colour and then by dashes."""
+    for i, (name, label) in enumerate(labels.items()):
+        along, values = _by_seed(metrics, "update", name)
+        if np.isfinite(values).any():
+            smooth = _running_mean(values, max(1, values.shape[1] // 20))[0]
+            colour = _COLOURS[i % len(_COLOURS)]
+            dashes = _DASHES[i // len(_COLOURS) % len(_DASHES)]
+            _draw_line(axes, along, smooth, label, colour, dashes)
+
+
+def _draw_scores(axes: Axes, evaluations: Mapping[str, np.ndarray]) -> None:
+    if not evaluations or not np.isfinite(evaluations["score"]).any():
+        return
+    axes.plot(evaluations["update"], evaluations["score"], "o-", color=_COLOUR, label="score")
+    best = np.where(np.isfinite(evaluations["best"]), evaluations["best"], np.nan)
+    axes.step(evaluations["update"], best, ":", where="post", color="#999999", label="best so far")
 
 
 def _by_seed(metrics: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
@@ -136,10 +192,17 @@ def _draw(
     axes.fill_between(along, low, high, color=_COLOUR, alpha=0.2, linewidth=0, label=label)
 
 
-def _draw_line(axes: Axes, along: np.ndarray, values: np.ndarray, label: str) -> None:
+def _draw_line(
+    axes: Axes,
+    along: np.ndarray,
+    values: np.ndarray,
+    label: str,
+    colour: str = _COLOUR,
+    dashes: str = "-",
+) -> None:
     known = np.isfinite(values)
     marker = "o" if known.sum() == 1 else None  # a line through one point is invisible
-    axes.plot(along[known], values[known], marker=marker, color=_COLOUR, label=label)
+    axes.plot(along[known], values[known], dashes, marker=marker, color=colour, label=label)
 
 
 def _draw_points(axes: Axes, along: np.ndarray, values: np.ndarray, label: str) -> None:

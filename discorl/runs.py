@@ -13,6 +13,7 @@ with the metrics cut back to it, so that the resumed run continues as if it had 
 """
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -265,6 +266,25 @@ def check_source(config: Any, settings: Mapping[str, Any], *, out: Any, resume: 
         raise UserError("give one of config, resume and single settings, not several of them")
     if resume is not None and out is not None:
         raise UserError("a resumed run goes on in its own directory: give either resume or out")
+
+
+def check_settings(run: Run, settings: Mapping[str, Any], accepted: type) -> None:
+    """Refuses to go on with a run of another version, whose settings are not those of today.
+
+    Args:
+        run: the run.
+        settings: its settings.
+        accepted: the dataclass that they are to become.
+
+    Raises:
+        UserError: there are other settings than the class has fields.
+    """
+    difference = set(settings) ^ {field.name for field in dataclasses.fields(accepted)}
+    if difference:
+        raise UserError(
+            f"{run.path} was made by another version of discorl, with other settings "
+            f"({', '.join(sorted(difference))}); see its versions.json"
+        )
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from discorl import compilation, envs, frames, memory, plots, rules
 from discorl.config import LONGEST_CALL, Config, configure
-from discorl.envs import Environment
+from discorl.envs import Environment, Reference
 from discorl.envs.host import EnvironmentFailure, HostEnvironment
 from discorl.files import write_errors_reported
 from discorl.host_training import EPISODE, HostProgram, HostTrainer
@@ -26,7 +26,7 @@ from discorl.networks import Network, standard
 from discorl.networks.prepared import prepared
 from discorl.optimisation import Optimisation, with_learning_rate
 from discorl.progress import Progress
-from discorl.runs import Run, check_source
+from discorl.runs import Run, check_settings, check_source
 from discorl.trainers import CompiledProgram, Program, Programs, Trainer, TrainState
 from discorl.types import OutputSpec, Params, PyTree, UserError
 
@@ -138,6 +138,7 @@ class TrainResult:
     path: Path | None  # the run directory
     finished: bool  # False: stopped by the user; the run can be resumed
     seconds: float  # that updates took, compilation apart
+    reference: Reference | None = None  # the returns that make scores of 0 and 1, if known
 
     def recent_return(self) -> np.ndarray:
         """Mean return over the last tenth of the updates, for each seed."""
@@ -236,12 +237,7 @@ def reopen(
                 f"{run.path} was made in Python with a {name} of its own: give it again, as "
                 f"`{name}=...`"
             )
-    difference = set(settings) ^ {field.name for field in dataclasses.fields(Config)}
-    if difference:
-        raise UserError(
-            f"{run.path} was made by another version of discorl, with other settings "
-            f"({', '.join(sorted(difference))}); see its versions.json"
-        )
+    check_settings(run, settings, Config)
     config = Config(**settings)
     kept = run.path / RULE_FILE
     rule_file = kept if kept.exists() else None
@@ -385,7 +381,10 @@ class _Loop:
 
     def _finish(self, state: TrainState, finished: bool) -> TrainResult:
         path = None if self._run is None else self._run.path
-        return TrainResult(self._config, state, self._columns(), path, finished, self._seconds)
+        reference = self._trainer.environment.reference()
+        return TrainResult(
+            self._config, state, self._columns(), path, finished, self._seconds, reference
+        )
 
 
 def _row(part: Mapping[str, np.ndarray]) -> dict[str, float]:

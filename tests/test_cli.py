@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -121,8 +122,30 @@ def test_the_command_and_python_make_the_same_of_the_same_settings(settings, mon
     assert stopped.value.args == (configure(**settings),)
 
 
+def test_a_large_preset_that_nobody_asked_for_is_pointed_out(capsys, monkeypatch):
+    class Stop(Exception):
+        pass
+
+    def stop(config, out):
+        raise Stop
+
+    monkeypatch.setattr("discorl.cli.train.train", stop)
+    for arguments, told in (
+        (["--env", "sokoban:toy"], "for a few CPU cores: --preset sokoban_small"),
+        (["--env", "atari:Pong"], "for a few CPU cores: --preset atari_small"),
+        (["--env", "sokoban:toy", "--preset", "sokoban"], ""),
+        (["--env", "catch"], ""),
+    ):
+        with pytest.raises(Stop):
+            cli.main(["train", *arguments])
+        err = capsys.readouterr().err
+        assert told in err
+        assert len(err.splitlines()) == bool(told)
+
+
 def test_more_environments_need_fewer_updates():
-    assert configure().updates == 2 * configure(environments=16, batch=16).updates
+    few = configure("actor_critic", environments=8, batch=8)
+    assert few.updates == 2 * configure("actor_critic", environments=16, batch=16).updates
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -134,6 +157,9 @@ def test_train_prints_json_and_nothing_else_without_a_terminal(trained):
     assert data["updates"] == 3
     assert data["seeds"] == [0, 1]
     assert len(data["recent_return"]) == 2
+    # Catch of five columns: random play catches one in five and misses the others.
+    for value, score in zip(data["recent_return"], data["recent_score"], strict=True):
+        assert score == pytest.approx((value + 0.6) / 1.6)
     assert data["steps"] == 3 * 2 * 3
     assert done.stderr == ""
     for name in ("config.json", "metrics.csv", "curve.png", "checkpoints"):
@@ -146,6 +172,7 @@ def test_train_in_words_and_in_a_directory_of_its_own(capsys, tmp_path, monkeypa
         status, out, err = run(capsys, "train", *TRAIN[:-1], "--updates=1")
         assert (status, err) == (0, "")
         assert "1 updates, 6 environment steps" in out
+        assert re.search(r"^as a score: .* \(0: random, 1: optimal\)$", out, re.MULTILINE)
         directory = f"runs/actor_critic-catch-rows-4-columns-5-{number}"
         assert f"next: discorl evaluate {directory}" in out
         assert (tmp_path / directory / "metrics.csv").exists()
@@ -164,6 +191,8 @@ def test_evaluate(capsys, trained, tmp_path):
     assert -1 <= data["low"] <= data["mean_return"] <= data["high"] <= 1
     assert data["mean_length"] == ROWS - 1
     assert data["unfinished"] == 0
+    for name, value in (("score", "mean_return"), ("score_low", "low"), ("score_high", "high")):
+        assert data[name] == pytest.approx((data[value] + 0.6) / 1.6)
     with Image.open(film) as picture:
         assert picture.format == "GIF"
         assert picture.is_animated
@@ -175,11 +204,24 @@ def test_evaluate(capsys, trained, tmp_path):
             assert picture.convert("RGB").getbbox() is not None
 
 
+def test_a_film_that_cannot_be_written_costs_no_result(capsys, trained, tmp_path):
+    path, _ = trained
+    (tmp_path / "file").touch()
+    film = tmp_path / "file" / "film.gif"
+    status, out, _ = run(capsys, "evaluate", path, "--episodes", 2, "--gif", film, "--json")
+    data = json.loads(out)
+    assert (status, data["episodes"], data["gif"]) == (0, 4, None)
+    assert str(film) in data["no_gif"]
+    status, out, _ = run(capsys, "evaluate", path, "--episodes", 2, "--gif", film)
+    assert f"no GIF: {data['no_gif']}" in out.splitlines()
+
+
 def test_evaluate_in_words(capsys, trained):
     path, _ = trained
     status, out, _ = run(capsys, "evaluate", path, "--episodes", 5, "--no-gif", "--greedy")
     assert status == 0
     assert "mean return" in out
+    assert re.search(r"^score -?\d\.\d{3}, \[.*\] \(0: random, 1: optimal\)$", out, re.MULTILINE)
     assert "seed 1:" in out
     assert not (path / "episode.gif").exists()
 
@@ -222,6 +264,7 @@ def test_rules_import_export_and_show_a_file(capsys, golden, tmp_path, monkeypat
         (["train", "--rule", "ppo:clip=high"], "clip=high is not of the type float"),
         (["train", "--rule", "missing.npz"], "missing.npz"),
         (["train", "--env", "cart"], "no environment 'cart'"),
+        (["train", "--env", "dmlab:rooms_watermaze"], "has no package that can be installed"),
         (["train", "--preset", "pong"], "no preset 'pong'"),
         (["train", "--batch", "0"], "batch is 0; expected at least 1"),
         (["train", "--resume", "nowhere"], "nowhere"),

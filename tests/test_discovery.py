@@ -19,11 +19,11 @@ import pytest
 import discorl
 from discorl import cli
 from discorl.discovery import loop
-from discorl.discovery.agents import draw_lifetime
+from discorl.discovery.agents import Agents, draw_lifetime
 from discorl.discovery.meta_gradient import MetaGradient, Update
 from discorl.discovery.meta_value import MetaValue
 from discorl.discovery.population import Population
-from discorl.discovery.scoring import Scoring
+from discorl.discovery.scoring import Score, Scoring, _last_return
 from discorl.envs import Catch
 from discorl.learning import Learner
 from discorl.networks import standard
@@ -40,6 +40,7 @@ TINY = {
     "start": "scratch",
     "meta_schedule": "constant",
     "average": 0.0,
+    "entropy_cost": 0.01,
     "target_kl_cost": 0.01,
     "target_improvement": 0.0,
     "replay_fraction": 0.75,
@@ -70,6 +71,7 @@ TINY = {
         f"bandit:seed=2,split=held_out;{EAGER}",
     ),
     "evaluate_every": 3,
+    "evaluate_seeds": 2,
     "evaluate_updates": 8,
     "checkpoint_every": 2,
 }
@@ -154,10 +156,8 @@ def plain_loss(meta_gradient, learner, meta_value, batches, validation):
     return loss
 
 
-def problem(optimizer, mixed_mode=False, core=0):
-    """A tiny agent's window: its meta-gradient, eta, and what the plain loss is made of."""
-    rng = np.random.default_rng(0)
-    meta_gradient = agent(optimizer, mixed_mode, core)
+def beginning(meta_gradient):
+    """A rule, a learner and a meta-value function, in float64."""
     learner, meta_value = meta_gradient.learner, meta_gradient.meta_value
 
     @jax.jit
@@ -165,10 +165,17 @@ def problem(optimizer, mixed_mode=False, core=0):
         state = learner.init(key, meta_value.observation)
         state = cast((learner.rule.init_params(key), state, meta_value.init(key)), "float64")
         # The optimiser's own zeros are of the type of the parameters.
-        fresh = dataclasses.replace(state[1], optimizer=optimizer.init(state[1].params))
+        fresh = dataclasses.replace(state[1], optimizer=learner.optimizer.init(state[1].params))
         return state[0], fresh, state[2]
 
-    eta, state, value = start(jax.random.key(1))
+    return start(jax.random.key(1))
+
+
+def problem(optimizer, mixed_mode=False, core=0):
+    """A tiny agent's window: its meta-gradient, eta, and what the plain loss is made of."""
+    rng = np.random.default_rng(0)
+    meta_gradient = agent(optimizer, mixed_mode, core)
+    eta, state, value = beginning(meta_gradient)
     # Away from its small beginnings, so that every part of the rule has a say.
     eta = jax.tree.map(lambda x: x + 0.5 * rng.normal(size=x.shape), eta)
     batches = experience(rng, UPDATES, core=core)
@@ -219,6 +226,70 @@ def test_finite_differences(monkeypatch):
             products = jax.tree.map(lambda g, d: jnp.sum(g * d), gradient[part], direction)
             slope = float(sum(jax.tree.leaves(products)))
             assert difference == pytest.approx(slope, rel=1e-5), part
+
+
+def with_filler(experience, rng=None):
+    """Trajectories of which the second is cut after its first step, and the first at the end.
+
+    The step after a cut is a filler, of which, with an `rng`, all is changed that could be.
+    """
+    truncated = jnp.zeros(experience.action.shape, bool)
+    truncated = truncated.at[..., 0, 1].set(True).at[..., -1, 0].set(True)
+    cut = dataclasses.replace(
+        experience, truncated=truncated, terminated=experience.terminated & ~truncated
+    )
+    if rng is None:
+        return cut
+    place = (..., 1, 1)
+    logits = cut.behaviour_logits
+    return dataclasses.replace(
+        cut,
+        action=cut.action.at[place].set(1 - cut.action[place]),
+        reward=cut.reward.at[place].add(5.0),
+        behaviour_logits=logits.at[..., 1, 1, :].set(rng.normal(size=logits.shape[-1:])),
+    )
+
+
+def test_fillers_have_no_say():
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        meta_gradient = agent(Optimisation(learning_rate=0.02).optimizer(), False, core=0)
+        start = beginning(meta_gradient)
+        data = experience(rng, 1), experience(rng)
+        validation = with_filler(data[1])
+
+        @jax.jit
+        def run(eta, learner, value, batches, validation):
+            results = meta_gradient(eta, learner, value, batches, validation)
+            outputs, _ = meta_gradient.learner.outputs(results[1].params, validation)
+            logits = outputs["logits"][:-1]
+            estimates, _, _ = meta_gradient.meta_value.estimate(results[2], validation, logits)
+            return results, outputs, estimates
+
+        result, outputs, estimates = run(*start, with_filler(data[0]), validation)
+        other, _, _ = run(*start, *(with_filler(part, rng) for part in data))
+        assert_same(result, other)
+        assert any(np.any(x) for x in jax.tree.leaves(result[0]))
+        metrics = result[-1]
+
+        def mean_entropy(logits, *left_out):
+            p = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+            p /= p.sum(axis=-1, keepdims=True)
+            rows = -(p * np.log(p)).sum(axis=-1)
+            return np.mean([rows[at] for at in np.ndindex(rows.shape) if at not in left_out])
+
+        filler, after_the_end = (1, 1), (3, 0)
+        expected = {
+            "entropy": mean_entropy(outputs["logits"][:-1], filler),
+            "z_entropy": mean_entropy(outputs["z"], filler),
+            "y_entropy": mean_entropy(outputs["y"], filler, after_the_end),
+        }
+        for name, entropy in expected.items():
+            assert float(metrics[f"meta/{name}"]) == pytest.approx(entropy, rel=1e-12), name
+        adv = np.delete(estimates.adv.ravel(), 1 * 2 + 1).mean()
+        assert float(metrics["meta/adv"]) == pytest.approx(adv, rel=1e-12)
+        values = np.delete(estimates.value.ravel(), [1 * 2 + 1, 3 * 2 + 0]).mean()
+        assert float(metrics["meta/value"]) == pytest.approx(values, rel=1e-12)
 
 
 # --- how the rule moves ---------------------------------------------------------------------------
@@ -327,6 +398,10 @@ def shared_programs():
     populations = functools.cache(lambda config, rule: Population(config, rule))
     scorings = {}
 
+    def population(config, rule):
+        unseen = {"evaluate_on": ("catch",), "evaluate_updates": 1, "evaluate_seeds": 1}
+        return populations(dataclasses.replace(plain(config), **unseen), rule)
+
     def scoring(config, rule, key):
         config = plain(config)
         if (config, rule) not in scorings:
@@ -334,7 +409,7 @@ def shared_programs():
         return scorings[config, rule]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "Population", lambda config, rule: populations(plain(config), rule))
+        patch.setattr(loop, "Population", population)
         patch.setattr(loop, "Scoring", scoring)
         yield
 
@@ -381,6 +456,45 @@ def test_an_agent_at_the_end_of_its_budget_begins_anew(population):
     assert_same(new, jax.jit(population.groups[0].begin)(old.key, jnp.int32(1)))
 
 
+def poisoned(tree):
+    """The tree with one number that is none."""
+    leaves, structure = jax.tree.flatten(tree)
+    leaves[0] = leaves[0].at[(0,) * leaves[0].ndim].set(jnp.nan)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def one_poisoned(population, part):
+    """The second agent of a population with a NaN in its learner or its meta-value function."""
+    state = population.init(ETA, jax.random.key(0))
+    agents = [jax.tree.map(lambda x, i=i: x[i], state.groups[0]) for i in range(2)]
+    if part == "learner":
+        learner = agents[1].training.learner
+        learner = dataclasses.replace(learner, params=poisoned(learner.params))
+        changed = {"training": dataclasses.replace(agents[1].training, learner=learner)}
+    else:
+        value = agents[1].meta_value
+        changed = {"meta_value": dataclasses.replace(value, params=poisoned(value.params))}
+    agents[1] = dataclasses.replace(agents[1], budget=jnp.int32(10**6), **changed)
+    agents[0] = dataclasses.replace(agents[0], budget=jnp.int32(10**6))
+    group = jax.tree.map(lambda *leaves: jnp.stack(leaves), *agents)
+    return dataclasses.replace(state, groups=(group,))
+
+
+@pytest.mark.parametrize("part", ["learner", "meta_value"])
+def test_an_agent_whose_parameters_are_no_numbers_begins_anew(population, part):
+    state, whole, by_agent = population.meta_step(one_poisoned(population, part))
+    assert by_agent["finite"].tolist() == [True, False]
+    assert by_agent["dropped"].tolist() == [0, 1]
+    assert int(whole["kept"]) == 1
+    assert state.groups[0].lives.tolist() == [0, 1]
+    state, whole, by_agent = population.meta_step(state)
+    assert by_agent["finite"].tolist() == [True, True]
+    assert by_agent["dropped"].tolist() == [0, 1]
+    assert int(whole["kept"]) == 2
+    assert by_agent["lives"].tolist() == [0, 1]
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((state.eta, state.optimizers)))
+
+
 # --- evaluation -----------------------------------------------------------------------------------
 
 
@@ -396,6 +510,17 @@ def test_reference_returns_of_catch(rows, columns):
     reference = environment.reference()
     assert float(reference.random) == pytest.approx(2 * np.mean(paddle) - 1, abs=1e-6)
     assert float(reference.optimal) == pytest.approx(2 * reachable / columns - 1, abs=1e-6)
+
+
+def test_agents_that_ended_no_episode_have_no_say():
+    nan = np.nan
+    returns = np.array([[9, 9, 9, 9, 9, 9, 1.0, 4.0], [nan] * 8, [0, 0, 0, 0, 0, 0, nan, 8.0]])
+    episodes = np.array([[1, 1, 1, 1, 1, 1, 2, 1], [0] * 8, [1, 1, 1, 1, 1, 1, 0, 5]])
+    # Of the last two updates: two agents, with 2 and 8 an episode.
+    assert _last_return({"return": returns, "episodes": episodes}) == pytest.approx(5)
+    only = {"return": returns[1:2], "episodes": episodes[1:2]}
+    assert np.isnan(_last_return(only))
+    assert np.isnan(Score({"a": 1.0, "b": nan}, {"a": 1.0, "b": nan}).mean)
 
 
 def test_members_of_a_family_share_a_program(shared_programs):
@@ -435,11 +560,16 @@ def test_what_a_run_leaves_behind(whole):
     assert names >= {"config.json", "versions.json", "curve.png", "rule.npz", "best.npz"}
     metrics, agents = table(whole.path, "metrics"), table(whole.path, "agents")
     assert [row["update"] for row in metrics] == [str(i + 1) for i in range(8)]
-    assert [(row["update"], row["agent"]) for row in agents[:3]] == [
-        ("1", "0"),
-        ("1", "1"),
-        ("2", "0"),
+    assert [(row["update"], row["agent"], row["group"]) for row in agents[:3]] == [
+        ("1", "0", "0"),
+        ("1", "1", "0"),
+        ("2", "0", "0"),
     ]
+    np.testing.assert_array_equal(whole.metrics["return/bandit"], whole.metrics["return"])
+    assert (whole.metrics["finite"] == 1).all()
+    parts = [f"meta/{name}" for name in ("policy_gradient", "entropy_penalty", "target_penalty")]
+    total = sum(whole.metrics[name] for name in parts)
+    np.testing.assert_allclose(total, whole.metrics["meta/loss"], rtol=1e-5)
     assert int(metrics[-1]["lives"]) > 0, "someone should have begun anew"
     for name in ("return", "meta/loss", "meta/gradient_norm", "gradient_cosine", "entropy"):
         assert np.isfinite(whole.metrics[name]).all(), name
@@ -609,6 +739,12 @@ def test_fine_tuning_starts_from_the_given_rule(whole, tmp_path):
         ({"envs": ("catch;hiden=3",)}, "did you mean 'hidden'"),
         ({"envs": ("catch;hidden=a",)}, "expected a value like"),
         ({"envs": ("catch;agents=0",)}, "agents is 0 in .*; expected at least 1"),
+        ({"envs": 3}, "envs is 3; expected a text, or several"),
+        ({"lifetimes": 0}, "lifetimes is .*; expected steps of at least 1"),
+        ({"lifetimes": "long"}, "lifetimes is 'long'; expected a whole number, or several"),
+        ({"hidden": (64, 0.5)}, "hidden is .*; expected a whole number, or several"),
+        ({"torso": "resnet"}, "torso is resnet; expected auto, mlp or residual"),
+        ({"envs": ("catch;torso=conv",)}, "torso is conv; expected auto, mlp or residual"),
     ],
 )
 def test_settings_that_are_refused(settings, message):
@@ -639,6 +775,44 @@ def test_agents_of_an_environment_have_settings_of_their_own():
     (group,) = config.groups()
     assert (group.count, group.config.hidden, group.config.learning_rate) == (3, (8, 4), 1e-2)
     assert group.config.batch == config.batch
+
+
+def test_a_single_text_or_number_is_one_of_one():
+    config = discorl.configure_discovery(envs="grid", evaluate_on="catch", lifetimes=1000, hidden=8)
+    several = discorl.configure_discovery(
+        envs=["grid"], evaluate_on=("catch",), lifetimes=[np.int64(1000)], hidden=(8,)
+    )
+    assert config == several
+    assert (config.envs, config.lifetimes) == (("grid",), (1000,))
+    assert json.loads(json.dumps(several.as_dict()))["lifetimes"] == [1000]
+
+
+def test_agents_and_their_meta_value_have_the_torso_asked_for():
+    own = "torso=residual;filters=2,3"
+    config = dataclasses.replace(CONFIG, envs=(f"catch:rows=5,columns=5;{own}", "catch"))
+    for group, filters in zip(config.groups(), (("0", "1"), None), strict=True):
+        begin = Agents(group, config, RULE).begin
+        state = jax.eval_shape(begin, jax.random.key(0), jnp.int32(0))
+        for params in (state.training.learner.params, state.meta_value.params):
+            assert ("encoder" in params) == (filters is not None)
+            if filters:
+                widths = {x.shape[-1] for x in jax.tree.leaves(params["encoder"])}
+                assert widths == {2, 3}
+
+
+def test_a_run_of_another_version_is_refused_by_name(whole, tmp_path):
+    described = json.loads((whole.path / "config.json").read_text())
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    file = tmp_path / "run" / "config.json"
+    for change in ("later_setting", "torso"):
+        config = described["config"]
+        if change in config:
+            config = {name: value for name, value in config.items() if name != change}
+        else:
+            config = config | {change: 1}
+        file.write_text(json.dumps(described | {"config": config}))
+        with pytest.raises(UserError, match=f"another version.*{change}"):
+            discorl.discover(resume=tmp_path / "run")
 
 
 def outcome(capsys, *arguments):
@@ -680,3 +854,18 @@ def test_the_command(whole, capsys, tmp_path):
     code, output, _ = outcome(capsys, "--resume", whole.path)
     assert code == 0
     assert f"next: discorl train --rule {whole.path}/best.npz" in output
+
+
+def test_without_a_score_no_rule_is_called_the_best(capsys, tmp_path):
+    endless = {"evaluate_on": ("bandit:pulls=100,seed=1,split=held_out",), "evaluate_updates": 1}
+    run = tmp_path / "run"
+    code, output, errors = outcome(
+        capsys, "--out", run, *arguments(TINY | endless | {"meta_steps": 1, "evaluate_seeds": 1})
+    )
+    assert code == 0
+    assert "no score at meta-step 1: no agent ended an episode" in errors
+    assert "raise evaluate_updates" in errors
+    assert "score with fresh agents: none" in output
+    assert f"next: discorl train --rule {run}/rule.npz" in output
+    assert "best.npz" not in output
+    assert weights.load(run / "best.npz").metadata["score"] is None

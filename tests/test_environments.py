@@ -81,6 +81,9 @@ def own_module(tmp_path, monkeypatch):
 
             def wrong():
                 return {"rows": 3}
+
+            def unlicensed():
+                raise OSError("no licence")
             """
         )
     )
@@ -95,6 +98,8 @@ def test_an_environment_of_ones_own_by_name(own_module):
         (f"{own_module}:smal", "has no function or class 'smal'; did you mean 'small'?"),
         (f"{own_module}:wrong", f"{own_module}:wrong returned a builtins.dict; expected a discorl"),
         (f"{own_module}:small,columns=3", "has no parameter 'columns'; "),
+        (f"{own_module}:small,workers=3", "has no parameter 'workers'; "),
+        (f"{own_module}:unlicensed", f"{own_module}:unlicensed raised OSError: no licence"),
     ):
         with pytest.raises(UserError) as error:
             envs.make(text)
@@ -110,13 +115,14 @@ def test_reference_scores_are_the_published_ones():
     assert pong.normalise(14.6) == 1
     assert references.lookup("procgen-hard", "starpilot") == (1.5, 35)
     assert references.lookup("procgen-easy", "starpilot") == (2.5, 64)
+    assert references.lookup("crafter", "reward") == (2.1, 14.3)
     assert references.lookup("atari", "Adventure") is None
     tables = references._tables()
     assert {name: len(table["scores"]) for name, table in tables.items()} == {
         "atari": 57,
         "procgen-easy": 16,
         "procgen-hard": 16,
-        "crafter": 0,
+        "crafter": 1,
         "craftax": 4,
     }
     for table in tables.values():
@@ -169,6 +175,10 @@ class Flawed(Environment):
         if self.flaw == "nan":
             observation = observation / (3.0 - state)
         reward = jnp.float32(1) if self.flaw != "reward" else jnp.int32(1)
+        if self.flaw == "tuple":
+            return state, (observation, reward, done, done)
+        if self.flaw == "raises":
+            raise ValueError("out of coffee")
         return state, Step(observation, reward, done, jnp.zeros((), bool))
 
 
@@ -178,6 +188,12 @@ class Flawed(Environment):
         ("dtype", "types", "reset's observation is [] int32; expected [] float32"),
         ("state", "types", "step's state is [] float32; expected [] int32"),
         ("reward", "types", "step's reward is [] int32; expected [] float32"),
+        (
+            "tuple",
+            "types",
+            "step returned a tuple of ShapeDtypeStruct, tuple; expected a state and",
+        ),
+        ("raises", "types", "step raised ValueError: out of coffee"),
         ("nan", "values", "observation holds NaN or infinity"),
         ("resets itself", "last observations", "must not reset itself"),
     ],
@@ -186,6 +202,21 @@ def test_flaws_are_found(flaw, check, detail):
     failed = [each for each in conformance.check(Flawed(flaw), steps=5, count=2) if not each.ok]
     assert [each.check for each in failed] == [check]
     assert detail in failed[0].detail
+
+
+class Unlicensed(Flawed):
+    @property
+    def num_actions(self):
+        raise OSError("no licence")
+
+
+def test_a_declaration_that_raises_is_found():
+    (finding,) = conformance.check(Unlicensed(""))
+    assert vars(finding) == {
+        "check": "declaration",
+        "ok": False,
+        "detail": "it raised OSError: no licence",
+    }
 
 
 def test_a_batch_that_differs_from_one_environment_is_found():
@@ -229,9 +260,11 @@ def test_the_command_checks(capsys, monkeypatch):
     status, out, _ = run(capsys, "check", "catch:rows=4", "--steps", "5")
     assert (status, out.splitlines()[-1]) == (0, "catch:rows=4 keeps the contract")
     monkeypatch.setitem(envs.REGISTRY, "flawed", Flawed)
-    status, out, _ = run(capsys, "check", "flawed:flaw=reward", "--steps", "5")
-    assert status == 1
-    assert "FAILED" in out
+    for flaw in ("reward", "tuple", "raises"):
+        status, out, err = run(capsys, "check", f"flawed:flaw={flaw}", "--steps", "5")
+        assert (status, err) == (1, "")
+        assert "FAILED  types" in out
+        assert out.splitlines()[-1] == f"flawed:flaw={flaw} breaks the contract"
 
 
 def test_the_documentation_says_how_to_check_and_to_install():

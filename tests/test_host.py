@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 import threading
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import discorl
 from discorl import frames, host_acting, training
 from discorl.envs import conformance
 from discorl.envs.host import EnvironmentFailure, HostEnvironment, HostStep, HostVector
-from discorl.envs.host.base import seeds_from
+from discorl.envs.host.base import check_observation, seeds_from
 from discorl.envs.host.serial import SerialVector
 from discorl.evaluation import evaluate
 from discorl.frames import Frames
@@ -317,6 +318,29 @@ def test_evaluation_plays_whole_episodes_and_films_one(trained, tmp_path):
     np.testing.assert_array_equal(played.returns, played.lengths)
     assert played.unfinished == 0
     assert film.read_bytes().startswith(b"GIF")
+    assert set(played.metrics) == {"number"}
+    assert played.no_film is None
+
+
+class Undrawable(Clock):
+    def render(self):
+        raise ImportError("no pygame")
+
+
+def test_what_was_played_is_kept_if_it_cannot_be_drawn(trained, tmp_path):
+    film = tmp_path / "episode.gif"
+    played = evaluate(trained.path, episodes=2, environment=Clocks(Undrawable), film=film)
+    assert played.returns.tolist() == [[LIMIT, LIMIT]]
+    assert played.film is None
+    assert "raised ImportError: no pygame" in played.no_film
+    stopped = evaluate(trained.path, episodes=1, environment=Clocks(Endless), max_steps=40)
+    assert (stopped.unfinished, stopped.lengths.tolist()) == (1, [[64]])  # two looks
+    assert stopped.metrics == {}
+
+
+class Endless(Clock):
+    def step(self, action):
+        return self.observe(), 1.0, False, False, {}
 
 
 def test_a_discovered_rule_learns_on_the_host(golden, tmp_path):
@@ -396,7 +420,8 @@ class Hangs(Faulty):
         (InfiniteReward, r"environment 0 .* NaN or infinity in a reward"),
         (
             WrongShape,
-            r"one of .* 1\d: it returned observations of shape \(2, 1\); expected \(2, 2\)",
+            r"environment 0 \(seed \d+\) failed at step 1\d: it returned an observation of "
+            r"shape \(1,\); expected \(2,\)",
         ),
         (
             Hangs,
@@ -447,8 +472,104 @@ def test_observations_of_another_structure():
         def observe(self):
             return {"time": super().observe()}
 
-    with pytest.raises(EnvironmentFailure, match="another structure"):
+    with pytest.raises(
+        EnvironmentFailure, match=r"environment 0 \(seed \d+\) failed at the start.*structure"
+    ):
         discorl.train(**TINY, environment=Clocks(Nested))
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(3, np.float32), {"time": np.zeros(2, np.float32)}])
+def test_the_one_environment_that_differs_from_the_others_is_named(wrong):
+    class Odd(Clock):
+        def step(self, action):
+            return (wrong, *super().step(action)[1:]) if action else super().step(action)
+
+    vector = SerialVector(Odd, [5, 6, 7])
+    vector.reset()
+    vector.step(np.array([0, 0, 0]))
+    with pytest.raises(EnvironmentFailure, match=r"returned an .* expected shape \(2,\)") as caught:
+        vector.step(np.array([0, 1, 0]))
+    assert caught.value.index == 1
+    declared = SerialVector(Odd, [5], observation=jax.ShapeDtypeStruct((2,), np.float32))
+    declared.reset()  # and with one environment, it is what was declared that tells
+    with pytest.raises(EnvironmentFailure) as caught:
+        check_observation(declared.step(np.array([1])).observation, declared._expected, count=1)
+    assert caught.value.index == 0
+
+
+@pytest.mark.parametrize(
+    ("found", "dtype", "message"),
+    [
+        (np.full((2, 3), 0.5), np.uint8, r"of float64; declared is uint8"),
+        (np.full((2, 3), np.nan, np.float32), np.int32, r"of float32; declared is int32"),
+        (np.array([[1] * 3, [300] * 3]), np.uint8, r"of int64 from 300 to 300; declared is uint8"),
+        (np.array([[1] * 3, [-1] * 3]), np.uint8, r"from -1 to -1; declared is uint8"),
+        (np.array([[1] * 3, [2] * 3]), np.bool_, r"from 2 to 2; declared is bool"),
+        ([[1, 2, 255], [0, 0, 0]], np.uint8, None),
+        (np.full((2, 3), 7, np.int64), np.float32, None),
+        (np.full((2, 3), 0.5), np.float32, None),
+        (np.full((2, 3), 1), np.bool_, None),
+        (np.full((2, 3), True), np.uint8, None),
+    ],
+)
+def test_numbers_are_of_the_kind_that_was_declared(found, dtype, message):
+    like = jax.ShapeDtypeStruct((3,), dtype)
+    if message is None:
+        seen = check_observation(found, like, 2)
+        assert seen.dtype == dtype
+        np.testing.assert_array_equal(seen, found)
+        return
+    with pytest.raises(EnvironmentFailure, match=message) as caught:
+        check_observation(found, like, 2)
+    # Of values, the second row's; of dtypes, any row's.
+    assert caught.value.index == (1 if "from" in message else 0)
+
+
+# --- the checker ----------------------------------------------------------------------------------
+
+
+class Tuples(HostVector):
+    """Steps as Gymnasium has them, not as `HostStep`."""
+
+    def __init__(self, clocks):
+        self.vector = clocks
+
+    def reset(self):
+        return self.vector.reset()
+
+    def step(self, action):
+        return tuple(vars(self.vector.step(action)).values())
+
+
+@dataclasses.dataclass(frozen=True)
+class OfTuples(Clocks):
+    def start(self, count, seed, *, render=False):
+        return Tuples(super().start(count, seed))
+
+
+class NoReset(Clock):
+    def reset(self, seed):
+        raise OSError("no display")
+
+
+@pytest.mark.parametrize(
+    ("environment", "detail"),
+    [
+        (Clocks(Raises), r"step raised ValueError: out of coffee at step 15, seed \d+ \(env.* 0\)"),
+        (Clocks(NoReset), r"reset raised OSError: no display, seed \d+ \(environment 0\)"),
+        (
+            Clocks(Hangs, timeout=1.0),
+            r"step did not answer within 1 s at step 15, one of the seeds",
+        ),
+        (OfTuples(), r"step returned a tuple at step 1; expected a HostStep"),
+    ],
+)
+def test_the_checker_reports_what_an_environment_does_wrong(environment, detail):
+    Hangs.let_go.clear()
+    *_, failed = conformance.check(environment, steps=20, count=2)
+    Hangs.let_go.set()
+    assert not failed.ok
+    assert re.match(detail, failed.detail), failed.detail
 
 
 def test_example_has_the_shapes_of_a_rollout():

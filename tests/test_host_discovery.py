@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_discovery import assert_same, numbers
+from test_discovery import assert_same, numbers, poisoned
 
 import discorl
 from discorl.discovery import loop
@@ -76,6 +76,8 @@ CONFIG = discorl.configure_discovery(
     preset="laptop",
     start="scratch",
     average=0.0,
+    entropy_cost=0.01,
+    target_kl_cost=0.1,
     meta_schedule="constant",
     envs=("catch:rows=3,columns=3", f"{__name__}:Levers"),
     agents=2,
@@ -99,6 +101,7 @@ CONFIG = discorl.configure_discovery(
     meta_lstm=4,
     net_width=4,
     evaluate_on=(f"{__name__}:Levers",),
+    evaluate_seeds=2,
     evaluate_updates=4,
     evaluate_every=1,
     checkpoint_every=50,
@@ -218,6 +221,27 @@ def test_a_new_life_on_the_host_begins_in_new_environments(population):
     population.close()
 
 
+@pytest.mark.long
+def test_an_agent_on_the_host_whose_parameters_are_no_numbers_begins_anew(population):
+    state = population.init(ETA, jax.random.key(0))
+    agent = state.groups[1][1]
+    learner = agent.training.learner
+    learner = dataclasses.replace(learner, params=poisoned(learner.params))
+    agent = dataclasses.replace(
+        agent, training=dataclasses.replace(agent.training, learner=learner)
+    )
+    state = dataclasses.replace(state, groups=(state.groups[0], (state.groups[1][0], agent)))
+    state, whole, by_agent = population.meta_step(state)
+    assert by_agent["finite"].tolist() == [True, True, True, False]
+    assert by_agent["dropped"].tolist() == [0, 0, 0, 1]
+    state, whole, by_agent = population.meta_step(state)
+    population.close()
+    assert by_agent["lives"].tolist() == [0, 0, 0, 1]
+    assert by_agent["finite"].all()
+    assert by_agent["dropped"].tolist() == [0, 0, 0, 1]
+    assert int(whole["kept"]) == 4
+
+
 # --- runs -----------------------------------------------------------------------------------------
 
 
@@ -238,6 +262,11 @@ def test_a_mixed_population_moves_the_rule(whole):
     with (whole.path / "agents.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["agent"] for row in rows] == ["0", "1", "2", "3"] * 2
+    assert [row["group"] for row in rows] == ["0", "0", "1", "1"] * 2
+    for group, env in enumerate(CONFIG.envs):
+        earned = [float(row["return"] or "nan") for row in rows[2 * group : 2 * group + 2]]
+        assert np.isfinite(earned).any()
+        assert whole.metrics[f"return/{env}"][0] == pytest.approx(np.nanmean(earned), rel=1e-6)
     assert all(float(row["meta/gradient_norm"]) > 0 for row in rows)
     levers = f"{__name__}:Levers"
     score, earned = (whole.evaluations[f"{kind}/{levers}"] for kind in ("score", "return"))

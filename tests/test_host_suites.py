@@ -11,6 +11,7 @@ from test_host import LIFE, LIMIT, Clock, check_convention, count_frames, is_mor
 import discorl
 from discorl import envs
 from discorl.envs import conformance
+from discorl.envs.host import EnvironmentFailure, WorkerVector
 from discorl.evaluation import evaluate
 from discorl.host_acting import HostActor
 from discorl.rules import weights
@@ -51,6 +52,7 @@ def needs(*packages):
         ("atari:Breakout,grey=false,full_actions=true,sticky=0.25", ["ale_py", "gymnasium"]),
         ("procgen:bigfish,mode=easy", ["envpool"]),
         ("nethack:NetHackScore-v0,max_steps=30", ["nle"]),
+        ("crafter:reward,size=18,length=30", ["crafter"]),
     ],
 )
 def test_adapters_keep_the_contract(name, packages):
@@ -65,7 +67,7 @@ def test_adapters_keep_the_contract(name, packages):
         ("gymnasium:CartPole-v1", ["gymnasium"]),
         ("atari:Pong,size=20", ["ale_py", "gymnasium"]),
         ("procgen:coinrun", ["envpool"]),
-        ("crafter:reward,size=18,length=3", ["crafter"]),
+        ("crafter:reward,size=18,length=7", ["crafter"]),
         ("nethack:NetHackScore-v0,max_steps=20", ["nle"]),
     ],
 )
@@ -75,16 +77,22 @@ def test_suites_train_with_a_discovered_rule(name, packages, golden, tmp_path):
     weights.save(rule, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
     result = discorl.train(**SMALL | {"env": name, "rule": str(rule)}, out=tmp_path / "run")
     assert np.isfinite(result.metrics["loss"]).all()
-    if name.startswith(("procgen", "atari")):
-        return  # whose episodes take long to play
     film = None if name.startswith("nethack") else tmp_path / "episode.gif"
-    played = evaluate(tmp_path / "run", episodes=2, film=film)
+    endless = name.startswith(("procgen", "atari"))  # whose episodes take long to play
+    limit = 40 if endless else None
+    played = evaluate(tmp_path / "run", episodes=2, film=film, max_steps=limit)
     assert np.isfinite(played.returns).all()
-    assert played.unfinished == 0
+    assert played.unfinished == 0 or endless
+    assert (played.film == film) == (played.no_film is None)
     if name.startswith("crafter"):
+        means = [played.metrics[n] for n in envs.make(name).episode_metrics]
+        score = np.prod([1 + 100 * mean for mean in means]) ** (1 / 22) - 1
+        np.testing.assert_allclose(played.metrics["crafter_score"], score)
+        assert played.reference is None  # of whole episodes only
+        assert envs.make("crafter").reference() == (2.1, 14.3)
         rates = [n for n in result.metrics if n.startswith("episode/achievement/")]
         assert len(rates) == 22
-        assert (played.lengths == 3).all()
+        assert (played.lengths == 7).all()
         ended = result.metrics["episodes"] > 0
         assert all(((x := result.metrics[n][ended]) >= 0).all() and (x <= 1).all() for n in rates)
 
@@ -139,6 +147,58 @@ def test_vectors_in_every_mode_of_autoreset(mode, gym_clock):
     assert all(finding.ok for finding in findings), findings
 
 
+REACH = """
+import gymnasium
+import numpy as np
+
+class Reach(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"]}
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, goal: float = 0.9, render_mode=None):
+        self.goal, self.render_mode = goal, render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.position, self.time = self.np_random.uniform(-1, 1, 2), 0
+        return self.position.astype(np.float32), {}
+
+    def step(self, action):
+        self.position = np.clip(self.position + 0.2 * action, -1, 1)
+        self.time += 1
+        there = bool((self.position > self.goal).all())
+        return self.position.astype(np.float32), -1.0, there, self.time == 12, {}
+
+    def render(self):
+        return np.full((8, 8, 3), 7, np.uint8)
+"""
+
+
+def test_continuous_environments_of_ones_own_by_name(tmp_path, monkeypatch):
+    needs("gymnasium")
+    (tmp_path / "reach_for_a_test.py").write_text(REACH)
+    monkeypatch.chdir(tmp_path)
+    name = "reach_for_a_test:Reach"
+    with pytest.raises(UserError, match=f"{name}: actions of Box.* are continuous; give bins"):
+        envs.make(name)
+    with pytest.raises(UserError, match="bins=many is not of the type int"):
+        envs.make(f"{name},bins=many")
+    with pytest.raises(UserError, match="has no parameter 'gaol', did you mean 'goal'"):
+        envs.make(f"{name},bins=3,gaol=1.0")
+    environment = envs.make(f"{name},bins=3,goal=0.5")
+    assert environment.num_actions == 9
+    findings = conformance.check(environment, steps=30, count=2)
+    assert all(finding.ok for finding in findings), findings
+    vector = envs.make(f"{name},bins=3,goal=0.5,workers=2").start(2, 0, render=True)
+    try:
+        assert isinstance(vector, WorkerVector)
+        vector.reset()
+        np.testing.assert_array_equal(vector.render(), np.full((8, 8, 3), 7))
+    finally:
+        vector.close()
+
+
 def test_spaces():
     needs("gymnasium")
     from gymnasium import spaces
@@ -155,16 +215,19 @@ def test_spaces():
     like, read = observation_of(space, "mine")
     assert like["box"] == jax.ShapeDtypeStruct((2, 2), np.float32)
     assert like["picture"] == jax.ShapeDtypeStruct((4, 4, 3), np.uint8)
-    found = read({"box": np.ones((2, 2)), "picture": np.zeros((4, 4, 3)), "parts": (6, [1, 2])})
+    picture = np.zeros((4, 4, 3), np.uint8)
+    found = read({"box": np.ones((2, 2)), "picture": picture, "parts": (6, [1, 2])})
     np.testing.assert_array_equal(found["parts"][0], [0, 1, 0])
     np.testing.assert_array_equal(found["parts"][1], [0, 1, 0, 0, 1])
     batch = read(
         {
             "box": np.ones((7, 2, 2)),
-            "picture": np.zeros((7, 4, 4, 3)),
+            "picture": np.zeros((7, 4, 4, 3), np.uint8),
             "parts": (np.full(7, 5), np.tile([1, 2], (7, 1))),
         }
     )
+    with pytest.raises(EnvironmentFailure, match="of float64; declared is uint8"):
+        read({"box": np.ones((2, 2)), "picture": picture / 255, "parts": (6, [1, 2])})
     assert batch["parts"][0].shape == (7, 3)
     assert batch["parts"][1].shape == (7, 5)
     np.testing.assert_array_equal(actions_of(spaces.Discrete(2, start=3), None, "mine"), [3, 4])

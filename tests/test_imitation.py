@@ -43,7 +43,7 @@ def muesli_case():
     return trajectory, *outputs, rng.normal(size=(length, batch))
 
 
-@pytest.mark.parametrize("clip", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("clip", [0.0, 0.3, 1.0, 1.5])
 def test_the_improved_policy_by_hand(clip):
     trajectory, online, target, q_target = case = muesli_case()
     with jax.enable_x64():
@@ -60,7 +60,7 @@ def test_the_improved_policy_by_hand(clip):
         expected /= expected.sum(axis=-1, keepdims=True)
         for t, b in np.ndindex(q_target.shape):
             taken = np.eye(5)[trajectory.action[t, b]]
-            step = np.clip((q_target - v)[t, b] / sigma, -1, 1)
+            step = np.clip((q_target - v)[t, b] / sigma, -clip, clip)
             expected[t, b] += step * (taken - pi[t, b])
         expected = np.maximum(expected, LEAST)
         expected /= expected.sum(axis=-1, keepdims=True)

@@ -142,7 +142,9 @@ def test_no_hidden_layer():
         (shape(16, 20, 1), "auto", True),
         (shape(15, 16, 3), "auto", False),
         (shape(10, 10, 4), "auto", False),
-        (shape(84, 84), "auto", False),
+        (shape(84, 84), "auto", True),
+        (shape(15, 84), "auto", False),
+        (shape(3, 64, 64), "mlp", False),
         (shape(64), "auto", False),
         (shape(16, 16, 3), "mlp", False),
         (shape(10, 10, 4), "residual", True),
@@ -163,6 +165,14 @@ def test_an_image_without_channels_is_one_with_a_single_channel():
     expected = other.apply(params, batch[..., None])
     for name, output in network.apply(params, batch).items():
         np.testing.assert_array_equal(output, expected[name])
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_channels_first_are_refused(channels):
+    message = rf"\({channels}, 64, 64\) .* channels first; expected \[height, width, channels\]"
+    for torso in ("auto", "residual"):
+        with pytest.raises(UserError, match=message):
+            standard(VALUE, {"image": shape(channels, 64, 64)}, torso=torso)
 
 
 def test_a_residual_torso_without_an_image_is_refused():

@@ -193,6 +193,51 @@ def test_curve_of_nothing_says_so(tmp_path, metrics):
     assert (picture(tmp_path / "curve.png") < 128).any()
 
 
+def discovery_columns(num_updates, environments):
+    """Metrics of a discovery with returns on scales of their own; of one, no episode ends."""
+    rng = np.random.default_rng(0)
+    metrics = {"update": np.arange(1, num_updates + 1)}
+    names = ("meta/gradient_norm", "gradient_cosine", "entropy", "pi_hat_entropy")
+    parts = ("meta/policy_gradient", "meta/entropy_penalty", "meta/target_penalty")
+    metrics |= {name: rng.random(num_updates) + 0.1 for name in (*names, *parts)}
+    returns = {f"return/{env}": 30.0**i * metrics["entropy"] for i, env in enumerate(environments)}
+    returns[f"return/{environments[-1]}"][:] = np.nan
+    evaluations = {
+        "update": np.array([0, num_updates]),
+        "score": np.array([np.nan, 0.5]),
+        "best": np.array([-np.inf, 0.5]),
+    }
+    return metrics | returns, evaluations
+
+
+def shares(path, colours):
+    """How many pixels have exactly each of the colours."""
+    pixels = picture(path)
+    wanted = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in colours]
+    return [int((pixels == np.array(colour)).all(axis=-1).sum()) for colour in wanted]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("num_updates", [1, 60])
+def test_curve_of_a_discovery_shows_every_environment(tmp_path, num_updates):
+    file = tmp_path / "curve.png"
+    environments = ["a", "b;hidden=2", "b;hidden=3", "c", "d", "never"]
+    plots.discovery_curve(file, *discovery_columns(num_updates, environments), title="discovery")
+    # The fourth and fifth colours are those of environments alone; the sixth has nothing to show.
+    seen = shares(file, plots._COLOURS[:6])
+    assert min(seen[:5]) > 20
+    assert seen[5] == 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_curve_of_a_discovery_without_anything_or_with_too_many(tmp_path):
+    plots.discovery_curve(tmp_path / "none.png", {}, {}, title="discovery")
+    assert blue_pixels(tmp_path / "none.png") == 0
+    many = discovery_columns(9, [f"environment_{i}" for i in range(20)])
+    plots.discovery_curve(tmp_path / "many.png", *many, title="discovery")
+    assert min(shares(tmp_path / "many.png", plots._COLOURS)) > 20
+
+
 def test_curve_names_the_missing_column(tmp_path):
     with pytest.raises(UserError, match=re.escape("no column 'regret'; they have ['return', ")):
         plots.learning_curve(tmp_path / "curve.png", columns(3), title="catch", y="regret")

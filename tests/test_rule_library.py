@@ -36,6 +36,7 @@ def clean_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("DISCORL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("discorl.cli.rules.HAND_MADE", {"by_hand": HandMade})
+    monkeypatch.setattr(library, "_BUNDLED", tmp_path / "no_bundled_rules")
     # The tiny rule of the golden values stands in for a published one.
     monkeypatch.setitem(
         library.PUBLISHED,

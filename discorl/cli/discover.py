@@ -1,6 +1,7 @@
 """The command `discorl discover`."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import tyro
@@ -63,7 +64,8 @@ def _data(result: DiscoverResult) -> dict:
         "best_score": result.best_score,
         "dropped": int(result.metrics["dropped"][-1]),
         "rule": f"{path}/rule.npz",
-        "best": f"{path}/best.npz",
+        # Without a score it is only the rule that discovery started from.
+        "best": f"{path}/best.npz" if math.isfinite(result.best_score) else None,
     }
 
 
@@ -72,13 +74,16 @@ def _text(result: DiscoverResult) -> str:
     lines = [
         f"{data['meta_steps']} meta-steps in {result.seconds:.1f} s",
         f"mean return of the agents: {data['return']:.3f}",
-        f"score with fresh agents: {data['score']:.3f}, at best {result.best_score:.3f}",
+        f"score with fresh agents: {data['score']:.3f}, at best {result.best_score:.3f}"
+        if data["best"]
+        else "score with fresh agents: none, for in no evaluation did an episode end in every "
+        "environment; raise --evaluate-updates",
         f"run directory: {result.path}",
     ]
     if data["dropped"]:
         lines.insert(1, f"{data['dropped']} meta-gradients were left out: too large or not finite")
     if result.finished:
-        lines.append(f"next: discorl train --rule {data['best']}")
+        lines.append(f"next: discorl train --rule {data['best'] or data['rule']}")
     else:
         lines.append(f"stopped; go on with: discorl discover --resume {result.path}")
     return "\n".join(lines)

@@ -123,8 +123,7 @@ def _ends(name: str) -> str:
     """What the two ends of the reference are, where it is not random and optimal play."""
     from discorl.envs import references
 
-    suite = specs.parse(name).name
-    table = references.table_of(suite)
+    table = references.table_of(specs.parse(name).name)
     if table is None:
         return " (random to optimal play)"
     low, high, source = references.describe(table)

@@ -6,7 +6,8 @@ from typing import Any
 import tyro
 
 from discorl.cli.commands import Command, Result, command
-from discorl.evaluation import evaluate
+from discorl.envs import references
+from discorl.evaluation import Evaluation, evaluate
 
 
 def evaluate_command(
@@ -16,8 +17,9 @@ def evaluate_command(
     greedy: bool = False,
     gif: Path | None = None,
     no_gif: bool = False,
+    max_steps: int | None = None,
 ) -> Result:
-    """Play the agents of a training run: mean return, and a GIF of an episode.
+    """Play the agents of a training run: mean return and score, and a GIF of an episode.
 
     Args:
         run: the run directory.
@@ -26,25 +28,38 @@ def evaluate_command(
         greedy: take the likeliest action instead of a sample from the policy.
         gif: where to write the GIF; by default `episode.gif` in the run directory.
         no_gif: write no GIF.
+        max_steps: steps after which an episode without an end is counted as it stands.
     """
     film = None if no_gif else gif or run / "episode.gif"
-    evaluation = evaluate(run, episodes=episodes, seed=seed, greedy=greedy, film=film)
+    evaluation = evaluate(
+        run, episodes=episodes, seed=seed, greedy=greedy, film=film, max_steps=max_steps
+    )
     gif_path = None if evaluation.film is None else str(evaluation.film)
     data: dict[str, Any] = {"run": str(run), **evaluation.summary(), "gif": gif_path}
+    data |= {"no_gif": evaluation.no_film}
+    return Result(data, _text(evaluation, data))
+
+
+def _text(evaluation: Evaluation, data: dict[str, Any]) -> str:
     lines = [
         f"mean return {data['mean_return']:.3f}, 95% interval [{data['low']:.3f}, "
         f"{data['high']:.3f}] over {data['episodes']} episodes (after {data['update']} updates)"
     ]
+    if data["score"] is not None:
+        low, high = references.ends_of(evaluation.env)
+        interval = f"[{data['score_low']:.3f}, {data['score_high']:.3f}]"
+        lines.append(f"score {data['score']:.3f}, {interval} (0: {low}, 1: {high})")
     if len(evaluation.seeds) > 1:
         by_seed = zip(evaluation.seeds, evaluation.returns.mean(axis=1), strict=True)
         lines += [f"  seed {s}: {mean:.3f}" for s, mean in by_seed]
     if evaluation.unfinished:
         lines.append(f"{evaluation.unfinished} episodes were stopped at the limit on steps")
+    lines += [f"  {name}: {mean:.3f}" for name, mean in evaluation.metrics.items()]
     if evaluation.film is not None:
         lines.append(f"an episode: {evaluation.film}")
-    elif film is not None:
-        lines.append("no GIF: this environment cannot be drawn")
-    return Result(data, "\n".join(lines))
+    elif evaluation.no_film is not None:
+        lines.append(f"no GIF: {evaluation.no_film}")
+    return "\n".join(lines)
 
 
 COMMANDS: dict[str, Command] = {"": command(evaluate_command)}

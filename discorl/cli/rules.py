@@ -23,12 +23,20 @@ def list_rules(rules_path: Path | None = None) -> Result:
         for name, description in _hand_made().items()
     ]
     for entry in library.available(rules_path):
-        published = library.PUBLISHED.get(entry.name)
-        description = published.description if published else ""
-        rows.append(_row(entry.name, "learned", entry.state, description, entry.path))
+        rows.append(_row(entry.name, "learned", entry.state, _description(entry), entry.path))
     table = [("NAME", "KIND", "STATE", "DESCRIPTION")]
     table += [(row["name"], row["kind"], row["state"], _remark(row)) for row in rows]
     return Result({"rules": rows}, aligned(table))
+
+
+def _description(entry: library.Entry) -> str:
+    if entry.name in library.PUBLISHED:
+        return library.PUBLISHED[entry.name].description
+    if entry.state != "bundled" or entry.path is None:
+        return ""
+    found = weights.load(entry.path).metadata
+    families = ", ".join(env.partition(":")[0] for env in found["config"]["envs"])
+    return f"Discovered by discorl on {families}; {found['meta_steps']} meta-steps."
 
 
 def show(rule: tyro.conf.Positional[str], rules_path: Path | None = None) -> Result:

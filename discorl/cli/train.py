@@ -1,13 +1,15 @@
 """The command `discorl train`."""
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
 import tyro
 
 from discorl.cli.commands import Command, Result, free_directory, peek, refuse_other_settings
-from discorl.config import Config, configure
+from discorl.config import Config, configure, small_preset
+from discorl.envs import references
 from discorl.training import TrainResult, train
 
 
@@ -43,6 +45,10 @@ def train_command(arguments: list[str], program: str) -> Result:
         result = train(resume=parsed.resume)
     else:
         config = parsed.config
+        small = small_preset(config.preset)
+        if small is not None and "preset" not in peek(arguments, program, "preset"):
+            paper = f"preset {config.preset} is the paper's, for accelerators"
+            print(f"{paper}; for a few CPU cores: --preset {small}", file=sys.stderr)
         result = train(config, out=parsed.out or free_directory(_name(config)))
     return Result(_data(result), _text(result), ok=result.finished)
 
@@ -77,7 +83,15 @@ def _data(result: TrainResult) -> dict:
         "seconds": result.seconds,
         "seeds": list(range(result.config.seed, result.config.seed + result.config.seeds)),
         "recent_return": result.recent_return().tolist(),
+        "recent_score": _scores(result),
     }
+
+
+def _scores(result: TrainResult) -> list[float] | None:
+    """The recent returns on the scale of the environment's reference, if it has one."""
+    if result.reference is None:
+        return None
+    return [result.reference.score(value) for value in result.recent_return().tolist()]
 
 
 def _text(result: TrainResult) -> str:
@@ -87,8 +101,12 @@ def _text(result: TrainResult) -> str:
     lines = [
         f"{result.config.rule} on {result.config.env}: {done} in {result.seconds:.1f} s",
         f"mean return of the last tenth: {returns}",
-        f"run directory: {result.path}",
     ]
+    if data["recent_score"] is not None:
+        low, high = references.ends_of(result.config.env)
+        scores = ", ".join(f"{value:.3f}" for value in data["recent_score"])
+        lines.append(f"as a score: {scores} (0: {low}, 1: {high})")
+    lines.append(f"run directory: {result.path}")
     if result.finished:
         lines.append(f"next: discorl evaluate {result.path}")
     else:

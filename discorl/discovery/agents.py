@@ -82,6 +82,7 @@ def learner_of(
 
 def meta_gradient_of(
     config: DiscoverConfig,
+    agent: Config,
     learner: Learner,
     observation: PyTree,
     prepare: Callable[[PyTree], PyTree] | None = None,
@@ -90,6 +91,7 @@ def meta_gradient_of(
 
     Args:
         config: of the discovery.
+        agent: settings of the agent, whose torso the meta-value function has, too.
         learner: the agent's.
         observation: shapes and dtypes of one observation.
         prepare: what is done to observations first.
@@ -100,6 +102,8 @@ def meta_gradient_of(
         discount=config.value_discount,
         lambda_=config.value_lambda,
         learning_rate=config.value_learning_rate,
+        torso=agent.torso,
+        filters=agent.filters,
         prepare=prepare,
     )
     loss = MetaLoss(
@@ -110,6 +114,12 @@ def meta_gradient_of(
         target_improvement=config.target_improvement,
     )
     return MetaGradient(learner, meta_value, loss)
+
+
+def is_finite(state: PyTree) -> Array:
+    """Whether there is neither NaN nor infinity in a state, [] bool; none recovers from them."""
+    leaves = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
 
 
 class Agents:
@@ -127,7 +137,9 @@ class Agents:
             rule,
             mixed_mode=config.mixed_mode,
         )
-        self.meta_gradient = meta_gradient_of(config, self.learner, example.observation)
+        self.meta_gradient = meta_gradient_of(
+            config, group.config, self.learner, example.observation
+        )
         self.meta_value = self.meta_gradient.meta_value
 
     def _trainer(self, task: PyTree) -> Trainer:
@@ -163,8 +175,8 @@ class Agents:
     def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
         """Lives on for a window of updates, and differentiates it.
 
-        Whether the life is over then is for the caller to see, from the metrics "steps" and
-        "budget": a new life is a large program, and seldom needed.
+        Whether the life is over then is for the caller to see, from the metrics "steps", "budget"
+        and "finite": a new life is a large program, and seldom needed.
 
         Returns:
             the meta-gradient; the new state; metrics.
@@ -196,7 +208,11 @@ class Agents:
             eta, window, training.learner, meta_value, validation
         )
         new = AgentState(state.task, training, actor, meta_value, key, state.budget, state.lives)
-        life = {"budget": state.budget, "lives": state.lives}
+        life = {
+            "budget": state.budget,
+            "lives": state.lives,
+            "finite": is_finite((training.learner, meta_value)),
+        }
         return gradient, new, meta_metrics | _average(metrics) | life
 
 

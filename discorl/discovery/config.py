@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Mapping
 from typing import Any, get_args
 
 from discorl import specs
 from discorl.config import Config
+from discorl.networks.standard import Torso
 from discorl.optimisation import Schedule
 from discorl.rules.meta_network import Sizes
 from discorl.types import UserError
@@ -19,7 +21,8 @@ class DiscoverConfig:
     envs: tuple[str, ...] = ("catch:rows=5,columns=5",)
     """Environments: families of tasks (`grid:size=5`), of which every life draws a member, or
     single environments. Settings of an environment's own agents may follow after a semicolon:
-    `grid:size=5;agents=4;hidden=32,32;learning_rate=1e-3`."""
+    `grid:size=5;agents=4;hidden=32,32;learning_rate=1e-3`. Frames are not stacked: agents of a
+    discovery see one at a time, and need a `core` where that is not enough."""
     preset: str = "demo"
     """Where the other settings start from."""
     seed: int = 0
@@ -63,8 +66,9 @@ class DiscoverConfig:
     target_kl_cost: float = 0.01
     """Penalty on the distance of pi_hat from the target network's policy."""
     target_improvement: float = 0.0
-    """How much that policy is improved first, by its advantages clipped at this (1 in Muesli); 0,
-    as in the paper, not at all. It lets a new rule begin to learn much earlier."""
+    """How much that policy is improved first: the clip of the advantages by which it is, those of
+    all actions and those of the actions taken (1 in Muesli); 0, as in the paper, not at all. It
+    lets a new rule begin to learn much earlier."""
     mixed_mode: bool = False
     """Whether the agents' gradient is differentiated forward over backward; the same result with
     other needs of memory and time."""
@@ -93,8 +97,12 @@ class DiscoverConfig:
     """Epsilon of the agents' Adam."""
     discount: float = 0.997
     """Discount of rewards."""
+    torso: Torso = "auto"
+    """Torso of the agents and of the meta-value function; auto takes `residual` for images."""
     hidden: tuple[int, ...] = (512, 512)
     """Widths of the agents' torso."""
+    filters: tuple[int, ...] = (16, 32, 32)
+    """Filters of each section of a residual torso."""
     action_lstm: int = 128
     """Width of the agents' action model."""
     action_hidden: tuple[int, ...] = (128,)
@@ -131,9 +139,9 @@ class DiscoverConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, list):
-                object.__setattr__(self, field.name, tuple(value))
+            if isinstance(field.default, tuple):
+                value = _as_tuple(field.name, getattr(self, field.name), field.default)
+                object.__setattr__(self, field.name, value)
         counts = ("agents", "meta_steps", "window", "validation", "validation_unroll", "bins")
         more = ("prediction_size", "trajectory_lstm", "meta_lstm", "net_width", "evaluate_every")
         for name in (
@@ -231,7 +239,9 @@ _OWN = (
     "learning_rate",
     "adam_epsilon",
     "discount",
+    "torso",
     "hidden",
+    "filters",
     "action_lstm",
     "action_hidden",
     "core",
@@ -240,6 +250,18 @@ _OWN = (
 
 def _known(name: str) -> str:
     return specs.nearest(name, _OWN)
+
+
+def _as_tuple(name: str, value: Any, like: tuple) -> tuple:
+    """A tuple of the kind of another, with a single text or number as one of one."""
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if isinstance(like[0], str):
+        if all(isinstance(x, str) for x in values):
+            return values
+        raise UserError(f"{name} is {value!r}; expected a text, or several")
+    if all(isinstance(x, numbers.Integral) for x in values):
+        return tuple(int(x) for x in values)  # which JSON can hold, whatever kind it was of
+    raise UserError(f"{name} is {value!r}; expected a whole number, or several")
 
 
 def _read(text: str, like: Any, part: str) -> Any:
@@ -296,19 +318,20 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     },
     # A compact rule for many kinds of small task, in an hour or two on one core. Agents differ far
     # more in what they ask of the rule than their data do, so there are many with small batches.
-    # As in `demo`, the seed is that of a new rule whose targets depend on what it sees.
+    # A short window sees what greed brings and not what it costs: hence the entropy cost.
     "laptop": {
         "envs": ("chain", "tabular", "grid:flat=true", "windy_catch:rows=6,columns=6"),
         "seed": 9,
         "start": "muesli",
         "agents": 8,
-        "meta_steps": 1000,
-        "window": 5,
+        "meta_steps": 200,
+        "window": 10,
         "lifetimes": (10_000, 20_000, 40_000),
-        "meta_learning_rate": 1e-3,
+        "meta_learning_rate": 5e-4,
         "meta_schedule": "cosine",
         "average": 0.99,
-        "target_kl_cost": 0.1,
+        "entropy_cost": 0.04,
+        "target_kl_cost": 0.3,
         "target_improvement": 1.0,
         "environments": 2,
         "unroll": 20,
@@ -316,16 +339,17 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "validation": 32,
         "validation_unroll": 20,
         "value_learning_rate": 1e-3,
-        "evaluate_on": (
-            "chain:seed=1,split=held_out",
-            "tabular:seed=1,split=held_out",
-            "grid:flat=true,seed=1,split=held_out",
-            "windy_catch:rows=6,columns=6,seed=1,split=held_out",
+        "evaluate_on": tuple(
+            f"{family}seed={seed},split=held_out"
+            for family in ("chain:", "tabular:", "grid:flat=true,", "windy_catch:rows=6,columns=6,")
+            for seed in (1, 2)
         ),
-        "evaluate_every": 200,
+        "evaluate_every": 50,
+        "evaluate_seeds": 4,
         "evaluate_updates": 700,
-        "checkpoint_every": 100,
+        "checkpoint_every": 25,
         **_COMPACT,
+        "learning_rate": 1e-2,
         "bins": 21,  # of which fewer are learned sooner; returns of small tasks are small
     },
     # The paper's settings (Oh et al., Nature 648, 2025), on the families of this package. What the

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.config import Config
-from discorl.discovery.agents import draw_lifetime, learner_of, meta_gradient_of
+from discorl.discovery.agents import draw_lifetime, is_finite, learner_of, meta_gradient_of
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.meta_gradient import Update
 from discorl.discovery.meta_value import MetaValueState
@@ -127,7 +127,7 @@ class HostAgents:
         # Of which all others are made: they compile once for all.
         self._actors = self._trainer.actor(0), judging.actor(0)
         self.meta_gradient = meta_gradient_of(
-            config, learner, environment.observation, environment.prepare
+            config, group.config, learner, environment.observation, environment.prepare
         )
         self.meta_value = self.meta_gradient.meta_value
         self._begin = jax.jit(self.begin)
@@ -201,7 +201,12 @@ class HostAgents:
             eta, window, agent.training.learner, agent.meta_value, validation
         )
         key, _ = jax.random.split(agent.key)
-        life = {"steps": agent.training.steps, "budget": agent.budget, "lives": agent.lives}
+        life = {
+            "steps": agent.training.steps,
+            "budget": agent.budget,
+            "lives": agent.lives,
+            "finite": is_finite((agent.training.learner, meta_value)),
+        }
         agent = dataclasses.replace(agent, meta_value=meta_value, key=key)
         return gradient, agent, meta_metrics | jax.tree.map(jnp.mean, metrics) | life
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl import returns
-from discorl.discovery.agents import Agents, AgentState
+from discorl.discovery.agents import Agents, AgentState, is_finite
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.meta_gradient import improved_policy
 from discorl.discovery.population import Population
@@ -66,7 +66,7 @@ class Imitators(Agents):
 
         gradient, (learner, metrics) = jax.grad(distance, has_aux=True)(eta)
         training = dataclasses.replace(training, learner=learner)
-        life = {"budget": state.budget, "lives": state.lives}
+        life = {"budget": state.budget, "lives": state.lives, "finite": is_finite(learner)}
         return (
             gradient,
             dataclasses.replace(state, training=training),

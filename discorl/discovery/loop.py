@@ -18,12 +18,12 @@ from discorl import compilation, plots, rules
 from discorl.discovery.config import DiscoverConfig, configure_discovery
 from discorl.discovery.imitation import imitate
 from discorl.discovery.population import Columns, Population, PopulationState
-from discorl.discovery.scoring import Scoring
+from discorl.discovery.scoring import LAST, Scoring
 from discorl.envs.host import EnvironmentFailure
 from discorl.interrupts import interrupts
 from discorl.progress import Progress
 from discorl.rules import Disco, weights
-from discorl.runs import Run, check_source
+from discorl.runs import Run, check_settings, check_source
 from discorl.types import Array, Key, Params, UserError
 from discorl.versions import versions
 
@@ -100,6 +100,7 @@ def discover(
             run = stack.enter_context(Run.open(resume))
             if run.kind != "discover":
                 raise UserError(f"{resume} holds a run of `{run.kind}`, not of `discover`")
+            check_settings(run, run.config, DiscoverConfig)
             config = DiscoverConfig(**run.config)
         config = config or configure_discovery(**settings)
         rule, eta = starting_rule(config, _kept_start(run))
@@ -183,6 +184,8 @@ class _Loop:
         self._rule = rule
         self._eta = eta
         self._run = run
+        counted = enumerate(population.counts)
+        self._groups = [group for group, count in counted for _ in range(count)]  # of each agent
         self._rows: Rows = []
         self._evaluations: Rows = []
         self._versions = versions()
@@ -209,8 +212,10 @@ class _Loop:
                     if last or stopped or done % config.checkpoint_every == 0:
                         self._save(done, state)
                         saved = done
-                    best = float(state.best_score)
-                    progress.update(done, {"return": self._rows[-1]["return"], "best score": best})
+                    shown = {"return": self._rows[-1]["return"]}
+                    if math.isfinite(state.best_score):
+                        shown |= {"best score": float(state.best_score)}
+                    progress.update(done, shown)
             except EnvironmentFailure as error:
                 if done > saved:
                     self._save(done, state)
@@ -244,13 +249,24 @@ class _Loop:
 
     def _log(self, done: int, whole: Mapping[str, np.ndarray], by_agent: Columns) -> None:
         row = {"update": done} | _means(by_agent) | {n: float(x) for n, x in sorted(whole.items())}
+        row |= self._returns(by_agent["return"])
         self._rows.append(row)
         if self._run is not None:
             self._run.log([row])
-            count = len(by_agent["steps"])
-            agents = [{n: x[i].item() for n, x in sorted(by_agent.items())} for i in range(count)]
-            rows = [{"update": done, "agent": i} | agent for i, agent in enumerate(agents)]
+            rows = [
+                {"update": done, "agent": i, "group": group}
+                | {name: values[i].item() for name, values in sorted(by_agent.items())}
+                for i, group in enumerate(self._groups)
+            ]
             self._run.log(rows, "agents")
+
+    def _returns(self, by_agent: np.ndarray) -> dict[str, float]:
+        """Mean return by environment, each of which has a scale of its own."""
+        names = np.array([self._config.envs[group] for group in self._groups])
+        return {
+            f"return/{name}": _mean_of_known(by_agent[names == name])
+            for name in dict.fromkeys(self._config.envs)
+        }
 
     def _with_advice(self, done: int, error: EnvironmentFailure) -> EnvironmentFailure:
         if self._run is None:
@@ -272,8 +288,11 @@ class _Loop:
         score = self._scoring(eta)
         for name, value in score.returns.items():
             if math.isnan(value):
-                message = "no episode ended in the last updates: raise evaluate_updates"
-                print(f"the rule has no score in {name}: {message}", file=sys.stderr)
+                message = (
+                    f"no agent ended an episode in the last {LAST:.0%} of its updates in {name}"
+                )
+                advice = "raise evaluate_updates"
+                print(f"no score at meta-step {done}: {message}; {advice}", file=sys.stderr)
         if score.mean > float(state.best_score):
             state = DiscoverState(state.population, eta, jnp.float32(score.mean), jnp.int32(done))
         row = {"update": done, "best": float(state.best_score)} | score.row()
@@ -334,12 +353,14 @@ class _Loop:
 
 def _means(by_agent: Columns) -> dict[str, float]:
     """Metrics of the population: means over those agents that have a value, and totals."""
-    means = {}
-    for name, values in sorted(by_agent.items()):
-        known = values[~np.isnan(values)]
-        means[name] = float(known.mean()) if len(known) else math.nan
+    means = {name: _mean_of_known(values) for name, values in sorted(by_agent.items())}
     totals = {name: int(by_agent[name].sum()) for name in ("dropped", "episodes", "lives")}
     return means | totals
+
+
+def _mean_of_known(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
 
 
 def _rows(columns: Mapping[str, np.ndarray]) -> Rows:

@@ -105,8 +105,10 @@ class MetaGradient:
 
         start = (after, jax.tree.map(jnp.zeros_like, eta))
         (_, gradient), penalties = jax.lax.scan(pull, start, window, reverse=True)
-        regularisation = metrics["meta/regularisation"] + jnp.mean(penalties)
+        penalty = jnp.mean(penalties)
+        regularisation = metrics["meta/entropy_penalty"] + penalty
         metrics |= {
+            "meta/target_penalty": penalty,
             "meta/regularisation": regularisation,
             "meta/loss": metrics["meta/policy_gradient"] + regularisation,
         }
@@ -148,8 +150,11 @@ class MetaGradient:
     def _target_penalty(self, details: Details, batch: Trajectory) -> Array:
         """Keeps targets centred, and pi_hat near the target network's policy."""
         targets = details.targets
-        centres = [jnp.square(jnp.mean(x)) for x in (targets.pi, targets.y, targets.z)]
         weight = (~batch.filler()).astype(targets.pi.dtype)
+        centres = [
+            jnp.square(returns.weighted_mean(jnp.mean(x, axis=-1), weight))
+            for x in (targets.pi, targets.y, targets.z)
+        ]
         policy = jax.lax.stop_gradient(
             improved_policy(
                 batch, details.online, details.target, targets.q, self.loss.target_improvement
@@ -168,27 +173,27 @@ class MetaGradient:
             self.meta_value.estimate(meta_value, validation, logits)
         )
         log_pi = returns.take_action(jax.nn.log_softmax(logits), validation.action)
-        weight = (~validation.filler()).astype(logits.dtype)
-        policy_gradient = -returns.weighted_mean(log_pi * adv, weight)
+        mean = returns.weighted_mean
+        moments = (~_at_fillers(validation)).astype(logits.dtype)
+        steps = moments[:-1]
+        policy_gradient = -mean(log_pi * adv, steps)
         entropies = {
-            "entropy": jnp.mean(returns.entropy(logits)),
-            "y_entropy": jnp.mean(returns.entropy(outputs["y"])),
-            "z_entropy": jnp.mean(returns.entropy(outputs["z"])),
+            "entropy": mean(returns.entropy(logits), steps),
+            "y_entropy": mean(returns.entropy(outputs["y"]), moments),
+            "z_entropy": mean(returns.entropy(outputs["z"]), steps),
         }
-        regularisation = -self.loss.entropy * entropies["entropy"]
-        regularisation -= self.loss.prediction_entropy * (
-            entropies["y_entropy"] + entropies["z_entropy"]
-        )
+        penalty = -self.loss.entropy * entropies["entropy"]
+        penalty -= self.loss.prediction_entropy * (entropies["y_entropy"] + entropies["z_entropy"])
         metrics = entropies | {
             "policy_gradient": policy_gradient,
-            "regularisation": regularisation,
-            "adv": jnp.mean(estimates.adv),
-            "normalised_adv": jnp.mean(adv),
-            "value": jnp.mean(estimates.value),
-            "importance_ratio": jnp.mean(jnp.minimum(1, estimates.rho)),
+            "entropy_penalty": penalty,
+            "adv": mean(estimates.adv, steps),
+            "normalised_adv": mean(adv, steps),
+            "value": mean(estimates.value, moments),
+            "importance_ratio": mean(jnp.minimum(1, estimates.rho), steps),
         }
         named: Outputs = {f"meta/{name}": value for name, value in metrics.items()}
-        return policy_gradient + regularisation, (meta_value, named)
+        return policy_gradient + penalty, (meta_value, named)
 
 
 def improved_policy(
@@ -199,18 +204,18 @@ def improved_policy(
     With sigma^2 the mean square of the advantage A_t = G_t - V'(s_t):
 
         pi_CMPO(a|s) ~ pi_target(a|s)^(1 - TEMPER) exp(clip((Q'(s,a) - V'(s)) / sigma, -clip, clip))
-        improved(a|s_t) ~ pi_CMPO(a|s_t) + clip(A_t / sigma, -1, 1) ([a = a_t] - pi(a|s_t))
+        improved(a|s_t) ~ pi_CMPO(a|s_t) + clip(A_t / sigma, -clip, clip) ([a = a_t] - pi(a|s_t))
 
     but at least LEAST. Towards `improved` the gradient of the KL is that of Muesli's loss: a policy
-    gradient, and a distance from pi_CMPO. Tempered, a policy that only noise has moved becomes
-    uniform again.
+    gradient, and a distance from pi_CMPO, of which Muesli clips the latter's advantages only.
+    Tempered, a policy that only noise has moved becomes uniform again.
 
     Args:
         trajectory: experience, [T, B].
         online: what the rule was told of the network's outputs, [T+1, B, ...].
         target: and of the target network's.
         q_target: returns G, [T, B].
-        clip: of the advantages; 0 leaves the target network's policy as it is.
+        clip: of both advantages; 0 leaves the target network's policy as it is.
 
     Returns:
         logits, [T, B, A].
@@ -223,12 +228,23 @@ def improved_policy(
     weight = (~trajectory.filler()).astype(v.dtype)
     sigma = jnp.sqrt(returns.weighted_mean(jnp.square(q_target - v), weight) + 1e-8)
     q_advantage = jnp.clip((q - v[..., None]) / sigma, -clip, clip)
-    advantage = jnp.clip((q_target - v) / sigma, -1, 1)
+    advantage = jnp.clip((q_target - v) / sigma, -clip, clip)
     taken = jax.nn.one_hot(trajectory.action, q.shape[-1], dtype=q.dtype)
     improved = jax.nn.softmax((1 - TEMPER) * logits + q_advantage)
     improved += advantage[..., None] * (taken - pi)
     # Normalised by the softmax of whoever reads it.
     return jnp.log(jnp.maximum(improved, LEAST))
+
+
+def _at_fillers(trajectory: Trajectory) -> Array:
+    """Moments at which a filler is taken, or would be next: [T+1, B] bool.
+
+    They are the last observations of cut episodes, bootstrapped from and nothing else.
+    """
+    last = jnp.zeros_like(trajectory.action[:1], bool)
+    if trajectory.truncated is not None:
+        last = trajectory.truncated[-1:].astype(bool)
+    return jnp.concatenate([trajectory.filler(), last])
 
 
 def _floats(tree: PyTree) -> PyTree:

@@ -15,6 +15,7 @@ import optax
 from discorl import returns
 from discorl.networks import Network, standard
 from discorl.networks.prepared import prepared
+from discorl.networks.standard import Torso
 from discorl.optimisation import Optimisation
 from discorl.returns import Moments
 from discorl.types import Array, Key, OutputSpec, Params, PyTree, Trajectory
@@ -51,16 +52,21 @@ class MetaValue:
     discount: float = 0.997
     lambda_: float = 0.95
     learning_rate: float = 3e-4
+    torso: Torso = "auto"
+    filters: tuple[int, ...] = (16, 32, 32)
     prepare: Callable[[PyTree], PyTree] | None = None  # what networks see of observations, [N, ...]
 
     @functools.cached_property
     def _network(self) -> Network:
         spec = OutputSpec(num_actions=0, state={"value": ()})
+        build = functools.partial(
+            standard, spec, torso=self.torso, hidden=self.hidden, filters=self.filters
+        )
         prepare = self.prepare
         if prepare is None:
-            return standard(spec, self.observation, hidden=self.hidden)
+            return build(self.observation)
         shown = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], prepare(self._batch())))
-        return prepared(standard(spec, shown, hidden=self.hidden), prepare)
+        return prepared(build(shown), prepare)
 
     @functools.cached_property
     def _optimizer(self) -> optax.GradientTransformation:

@@ -172,7 +172,8 @@ class Population:
         average = self._average(state.average, eta)
         state = PopulationState(eta, average, groups, optimizers, dropped)
         whole, by_agent = jax.device_get((whole, by_agent))
-        over = np.flatnonzero(by_agent["steps"] >= by_agent["budget"])
+        # Parameters that are not finite stay so: such an agent has nothing more to say.
+        over = np.flatnonzero((by_agent["steps"] >= by_agent["budget"]) | ~by_agent["finite"])
         return self.restart(state, over.tolist()), whole, by_agent
 
     def restart(self, state: PopulationState, agents: Sequence[int]) -> PopulationState:

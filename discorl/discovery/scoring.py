@@ -27,12 +27,12 @@ LAST = 0.25  # share of the updates, at their end, that count
 class Score:
     """What a rule's agents earned."""
 
-    returns: dict[str, float]  # by environment; NaN where no episode ended
+    returns: dict[str, float]  # by environment; NaN where no agent ended an episode
     scores: dict[str, float]  # the same, 0 for random and 1 for optimal play where that is known
 
     @property
     def mean(self) -> float:
-        """Mean score over environments."""
+        """Mean score over environments; NaN if there is none in one of them."""
         return math.fsum(self.scores.values()) / len(self.scores)
 
     def row(self) -> dict[str, float]:
@@ -119,12 +119,16 @@ def _take_apart(environment: Environment) -> tuple[PyTree, Callable[[PyTree], En
 
 
 def _last_return(metrics: dict[str, np.ndarray]) -> float:
-    """Mean over agents of the mean return per episode in the last updates; NaN if none ended."""
+    """Mean return per episode in the last updates, of each agent and then of all.
+
+    Agents that ended no episode there have no say; NaN if no agent did.
+    """
     last = math.ceil(LAST * metrics["return"].shape[1])
     returns, episodes = (metrics[name][:, -last:] for name in ("return", "episodes"))
     totals = np.sum(np.where(episodes > 0, returns * episodes, 0), axis=1)
     counts = np.sum(episodes, axis=1)
-    return float(np.mean(np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)))
+    ended = counts > 0
+    return float(np.mean(totals[ended] / counts[ended])) if ended.any() else math.nan
 
 
 def _normalise(environment: Environment | HostEnvironment, value: float) -> float:

@@ -14,7 +14,7 @@ from discorl.envs.catch import Catch
 from discorl.envs.families import REGISTRY as FAMILIES
 from discorl.envs.families import MemberConstructor
 from discorl.envs.host.base import HostEnvironment
-from discorl.envs.suites import SUITES
+from discorl.envs.suites import SUITES, UNAVAILABLE
 from discorl.types import UserError
 
 __all__ = [
@@ -57,6 +57,8 @@ def make(environment: str | Environment | HostEnvironment) -> Any:
 
     if own.found(spec):
         return own.make(spec)
+    if spec.name in UNAVAILABLE:
+        raise UserError(f"no environment {environment!r}: {UNAVAILABLE[spec.name]}")
     known = specs.nearest(spec.name, [*REGISTRY, *SUITES])
     raise UserError(
         f"no environment {spec.name!r}; {known}; or package.module:factory for one of your own"

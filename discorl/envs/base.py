@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from typing import Generic, NamedTuple, TypeVar
 
 import jax
@@ -36,6 +37,11 @@ class Reference(NamedTuple):
     def normalise(self, value: Array) -> Array:
         """Puts a return on the scale where random play is 0 and the upper end is 1."""
         return (value - self.random) / (self.optimal - self.random)
+
+    def score(self, value: float) -> float:
+        """The same for one number; NaN where the two ends are equal and make no scale."""
+        low, high = float(self.random), float(self.optimal)
+        return (value - low) / (high - low) if high != low else math.nan
 
 
 class Environment(abc.ABC, Generic[State]):

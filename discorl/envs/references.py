@@ -5,6 +5,7 @@ import json
 from importlib import resources
 from typing import Any
 
+from discorl import specs
 from discorl.envs.base import Reference
 
 
@@ -22,6 +23,12 @@ def lookup(table: str, item: str) -> Reference | None:
     """
     scores = _tables()[table]["scores"].get(item)
     return None if scores is None else Reference(*scores)
+
+
+def ends_of(env: str) -> tuple[str, str]:
+    """What scores of 0 and 1 stand for in an environment, by its name: `random`, `human`."""
+    table = table_of(specs.parse(env).name)
+    return ("random", "optimal") if table is None else describe(table)[:2]
 
 
 def describe(table: str) -> tuple[str, str, str]:

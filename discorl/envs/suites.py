@@ -180,3 +180,10 @@ _SUITES = (
     ),
 )
 SUITES = {suite.name: suite for suite in _SUITES}
+
+# Suites that somebody may look for and that there is no adapter for, with the reason.
+UNAVAILABLE = {
+    "dmlab": "DeepMind Lab (DMLab-30) has no package that can be installed, only sources to build "
+    "with Bazel. If you have built it, wrap it as an environment of your own, "
+    "package.module:factory, and train with --preset dmlab",
+}

@@ -21,9 +21,20 @@ Torso = Literal["auto", "mlp", "residual"]
 
 
 def _is_image(leaf: jax.ShapeDtypeStruct, torso: Torso) -> bool:
-    if torso == "auto":
-        return len(leaf.shape) == 3 and min(leaf.shape[:2]) >= SMALLEST_IMAGE
-    return torso == "residual" and len(leaf.shape) in (2, 3)
+    if torso == "mlp" or len(leaf.shape) not in (2, 3):
+        return False
+    if len(leaf.shape) == 3 and _has_channels_first(leaf.shape):
+        raise UserError(
+            f"an observation of shape {leaf.shape} looks like an image with its channels first; "
+            "expected [height, width, channels]: move that axis to the end, or choose the torso "
+            "'mlp' if it is no image"
+        )
+    return torso == "residual" or min(leaf.shape[:2]) >= SMALLEST_IMAGE
+
+
+def _has_channels_first(shape: tuple[int, ...]) -> bool:
+    first, *sides = shape
+    return first in (1, 3, 4) and min(sides) >= SMALLEST_IMAGE
 
 
 def _with_channels(images: Array) -> Array:
@@ -183,9 +194,9 @@ def standard(
     Args:
         spec: the rule's outputs.
         observation: shapes and dtypes of one observation, a pytree of `jax.ShapeDtypeStruct`.
-        torso: "mlp"; "residual" for every part of an observation that is [height, width] or
-            [height, width, channels]; "auto": residual for those with channels and at least 16
-            pixels a side.
+        torso: "mlp"; "residual" for every part of an observation that is an image, [height, width]
+            or [height, width, channels]; "auto": residual for those of at least 16 pixels a side.
+            Bytes (uint8) of an image are divided by 255; those of anything else are not.
         hidden: widths of the torso's MLP.
         filters: filters of each section of the residual encoder.
         action_lstm: width of the action model's LSTM.
@@ -193,7 +204,8 @@ def standard(
         core: width of the LSTM that remembers from one moment to the next; 0: none.
 
     Raises:
-        UserError: the torso is to be residual, but nothing in an observation is an image.
+        UserError: the torso is to be residual, but nothing in an observation is an image; or an
+            image has its channels first.
     """
     leaves = jax.tree.leaves(observation)
     images = tuple(_is_image(leaf, torso) for leaf in leaves)

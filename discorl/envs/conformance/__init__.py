@@ -7,7 +7,7 @@ again, and with one environment played on its own, step by step.
 import jax
 
 from discorl.envs.base import Environment
-from discorl.envs.conformance.findings import Finding, describe, judge
+from discorl.envs.conformance.findings import Finding, describe, judge, raised
 from discorl.envs.conformance.host import check_host
 from discorl.envs.conformance.native import check_native
 from discorl.envs.host.base import HostEnvironment
@@ -28,8 +28,12 @@ def check(
 
     Returns:
         what each check found; checks that need an earlier one to pass are left out if it fails.
+        What an environment raises is a finding, too.
     """
-    declared = _declaration(environment)
+    try:
+        declared = _declaration(environment)
+    except Exception as error:  # of a property
+        return [Finding("declaration", False, raised("it", error))]
     if not declared.ok:
         return [declared]
     if isinstance(environment, Environment):

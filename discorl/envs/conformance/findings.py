@@ -25,6 +25,12 @@ def judge(check: str, problems: list[str], detail: str) -> Finding:
     return Finding(check, not problems, "; ".join(problems) or detail)
 
 
+def raised(what: str, error: Exception) -> str:
+    """What somebody's code has raised, in a line."""
+    lines = str(error).strip().splitlines()
+    return f"{what} raised {type(error).__name__}{f': {lines[0]}' if lines else ''}"
+
+
 def describe(observation: PyTree) -> str:
     """Shapes and dtypes as people write them: `[10, 10, 4] float32`."""
     if isinstance(observation, dict):

@@ -1,15 +1,26 @@
 """Checks of environments that run on the host."""
 
+import functools
+from typing import Any
+
 import jax
 import numpy as np
 
+from discorl.envs.conformance.calls import Caller, Failed
 from discorl.envs.conformance.findings import Finding, at, describe, judge, mismatch, same, values
-from discorl.envs.host.base import HostEnvironment, HostStep
+from discorl.envs.host.base import HostEnvironment, HostStep, HostVector
 from discorl.types import PyTree
 
 
 def check_host(environment: HostEnvironment, steps: int, count: int, seed: int) -> list[Finding]:
     """Plays, plays the same again, and plays with one environment alone."""
+    try:
+        return _findings(environment, steps, count, seed)
+    except Failed as failed:
+        return [Finding("play", False, str(failed))]
+
+
+def _findings(environment: HostEnvironment, steps: int, count: int, seed: int) -> list[Finding]:
     first, played = _play(environment, steps, count, seed)
     types = _types(environment, first, played, count)
     if not types.ok:
@@ -46,20 +57,36 @@ def _repeated(
 def _play(
     environment: HostEnvironment, steps: int, count: int, seed: int
 ) -> tuple[PyTree, list[HostStep]]:
-    """Random actions, the first environment's the same whatever the count."""
+    """Random actions, the first environment's the same whatever the count.
+
+    Raises:
+        Failed: the environment raised, hung, or returned something else than a step.
+    """
     generators = [np.random.default_rng([seed, index]) for index in range(count)]
-    vector = environment.start(count, seed)
-    try:
-        first = jax.tree.map(np.array, vector.reset())
+    with Caller(environment.timeout, count, seed) as caller:
+        vector = caller.call("start", lambda: environment.start(count, seed))
+        caller.at_end(vector.close)
+        first = caller.call("reset", lambda: jax.tree.map(np.array, vector.reset()))
         played = []
-        for _ in range(steps):
-            actions = [generator.integers(environment.num_actions) for generator in generators]
-            step = vector.step(np.array(actions, np.int32))
-            # The arrays may be overwritten by the next call.
-            played.append(HostStep(**{n: jax.tree.map(np.array, x) for n, x in vars(step).items()}))
-    finally:
-        vector.close()
+        for number in range(1, steps + 1):
+            drawn = [generator.integers(environment.num_actions) for generator in generators]
+            act = functools.partial(_step, vector, np.array(drawn, np.int32))
+            step = caller.call("step", act, number)
+            if not isinstance(step, HostStep):
+                kind = type(step).__name__
+                raise Failed(f"step returned a {kind} at step {number}; expected a HostStep")
+            played.append(step)
     return first, played
+
+
+def _step(vector: HostVector, actions: np.ndarray) -> Any:
+    """A copy of what follows: the arrays may be overwritten by the next call."""
+    step = vector.step(actions)
+    if not isinstance(step, HostStep):
+        return step
+    observation = jax.tree.map(np.array, step.observation)
+    flags = [np.array(x) for x in (step.terminated, step.truncated, step.first)]
+    return HostStep(observation, np.array(step.reward), flags[0], flags[1], flags[2])
 
 
 def _rows(played: list[HostStep], index: slice = slice(None)) -> list[dict[str, PyTree]]:

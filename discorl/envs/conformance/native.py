@@ -7,21 +7,46 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Environment, Step
-from discorl.envs.conformance.findings import Finding, at, difference, judge, mismatch, same, values
+from discorl.envs.conformance.findings import (
+    Finding,
+    at,
+    difference,
+    judge,
+    mismatch,
+    raised,
+    same,
+    values,
+)
 from discorl.types import Key, PyTree
 
 
 def check_native(environment: Environment, steps: int, count: int, seed: int) -> list[Finding]:
     """Plays, plays the same again, and plays one environment step by step."""
-    types = _types(environment)
-    if not types.ok:
-        return [types]
+    try:
+        types = _types(environment)
+        return [types, *_played(environment, steps, count, seed)] if types.ok else [types]
+    except _Failed as failed:
+        return [Finding("types", False, str(failed))]
+
+
+class _Failed(Exception):
+    """A call of the environment came to nothing."""
+
+
+def _call(name: str, function: Any, *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:  # whatever there is in somebody's environment
+        raise _Failed(raised(name, error)) from error
+
+
+def _played(environment: Environment, steps: int, count: int, seed: int) -> list[Finding]:
     key = jax.random.key(seed)
     play = jax.jit(lambda key: _play_many(environment, key, steps, count))
-    played, again = play(key), play(key)
+    played = _call(f"playing {steps} steps with seed {seed}", play, key)
+    again = play(key)
     first, step = jax.device_get(played)
     return [
-        types,
         same("determinism", played, again, "the same seed gives the same episodes"),
         values(step.observation, step.reward),
         _by_hand(environment, first, step, key, count),
@@ -33,8 +58,14 @@ def check_native(environment: Environment, steps: int, count: int, seed: int) ->
 def _types(environment: Environment) -> Finding:
     """Reset and step return what is declared, and a state can be carried through a loop."""
     key, scalar = jax.random.key(0), jax.ShapeDtypeStruct((), jnp.int32)
-    state, first = jax.eval_shape(environment.reset, key)
-    following, step = jax.eval_shape(environment.step, state, scalar, key)
+    begun = _call("reset", jax.eval_shape, environment.reset, key)
+    if not isinstance(begun, tuple) or len(begun) != 2:
+        return Finding("types", False, f"reset returned {_kind(begun)}; {_PAIRS['reset']}")
+    state, first = begun
+    done = _call("step", jax.eval_shape, environment.step, state, scalar, key)
+    if not isinstance(done, tuple) or len(done) != 2 or not isinstance(done[1], Step):
+        return Finding("types", False, f"step returned {_kind(done)}; {_PAIRS['step']}")
+    following, step = done
     flag, reward = jax.ShapeDtypeStruct((), bool), jax.ShapeDtypeStruct((), jnp.float32)
     problems = [
         *mismatch("reset's observation", first, environment.observation),
@@ -45,6 +76,20 @@ def _types(environment: Environment) -> Finding:
         *mismatch("step's truncated", step.truncated, flag),
     ]
     return judge("types", problems, "reset and step return what is declared")
+
+
+_PAIRS = {
+    "reset": "expected a state and an observation",
+    "step": "expected a state and a discorl.envs.Step",
+}
+
+
+def _kind(found: Any) -> str:
+    """Types, as in `a tuple of dict, float`."""
+    kind = f"a {type(found).__name__}"
+    if isinstance(found, tuple):
+        kind += f" of {', '.join(type(part).__name__ for part in found) or 'nothing'}"
+    return kind
 
 
 def _keys(key: Key, index: Any, time: Any) -> tuple[Key, Key]:

@@ -114,6 +114,15 @@ class HostEnvironment(abc.ABC):
         prepared = jax.eval_shape(self.prepare, batch)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), prepared)
 
+    def summarise(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        """What else is worth reporting of an agent, from means of `episode_metrics`.
+
+        Args:
+            means: over the finished episodes, by name; those that no episode reported are missing.
+        """
+        del means
+        return {}
+
     def reference(self) -> Reference | None:
         """The returns between which scores are normalised, if they are known."""
         return None
@@ -134,27 +143,70 @@ def check_observation(found: PyTree, expected: PyTree, count: int) -> PyTree:
         count: how many observations there must be.
 
     Raises:
-        EnvironmentFailure: they have another structure or shape, or hold NaN or infinity.
+        EnvironmentFailure: they have another structure, shape or kind of numbers, or hold NaN or
+            infinity.
     """
     try:
         if isinstance(expected, jax.ShapeDtypeStruct):  # the usual case, and quicker
             return _check_leaf(found, expected, count)
         return jax.tree.map(lambda leaf, x: _check_leaf(x, leaf, count), expected, found)
     except (ValueError, TypeError) as error:
-        raise EnvironmentFailure(f"returned an observation of another structure: {error}") from None
+        # All environments' observations have the same one: the first is as wrong as any other.
+        message = f"returned an observation of another structure: {error}"
+        raise EnvironmentFailure(message, 0) from None
 
 
 def _check_leaf(found: Any, expected: jax.ShapeDtypeStruct, count: int) -> np.ndarray:
     array = np.asarray(found)
     if array.dtype.hasobject:
         raise TypeError(f"a {type(found).__name__} in place of an array")
-    if array.shape != (count, *expected.shape):
+    if array.shape[:1] != (count,):
         raise EnvironmentFailure(
             f"returned observations of shape {array.shape}; expected {(count, *expected.shape)}"
         )
+    if array.shape[1:] != expected.shape:  # the first environment's, and all others'
+        shape = f"{array.shape[1:]}; expected {expected.shape}"
+        raise EnvironmentFailure(f"returned an observation of shape {shape}", 0)
+    try:
+        array = as_dtype(array, expected.dtype)
+    except EnvironmentFailure:
+        for index, one in enumerate(array):  # whose is it?
+            try:
+                as_dtype(one, expected.dtype)
+            except EnvironmentFailure as error:
+                raise EnvironmentFailure(str(error), index) from None
+        raise
     if array.dtype.kind == "f":
         check_finite(array, "an observation")
-    return array.astype(expected.dtype, copy=False)
+    return array
+
+
+def as_dtype(found: Any, dtype: Any) -> np.ndarray:
+    """Numbers in the dtype that was declared for them.
+
+    Floats are rounded to other floats, and anything that fits is taken for another kind of number;
+    but fractions are no integers.
+
+    Raises:
+        EnvironmentFailure: something would be lost.
+    """
+    array, dtype = np.asarray(found), np.dtype(dtype)
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind in "bui" and dtype.kind in "bui":
+        if array.size and not _fits(array, dtype):
+            span = f"from {array.min()} to {array.max()}"
+            raise EnvironmentFailure(
+                f"returned an observation of {array.dtype} {span}; declared is {dtype}"
+            )
+    elif not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise EnvironmentFailure(f"returned an observation of {array.dtype}; declared is {dtype}")
+    return array.astype(dtype)
+
+
+def _fits(array: np.ndarray, dtype: np.dtype) -> bool:
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return bool(low <= int(array.min()) and int(array.max()) <= high)
 
 
 def check_finite(array: np.ndarray, what: str) -> None:

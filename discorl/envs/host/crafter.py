@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import crafter
 import jax
@@ -15,6 +15,7 @@ from discorl.envs.host.serial import Outcome
 from discorl.envs.host.workers import check_workers, vector_of
 from discorl.types import PyTree, UserError
 
+_FULL_LENGTH = 10_000  # steps of an episode, in the paper
 _ACHIEVEMENTS = tuple(crafter.constants.achievements)
 
 
@@ -24,7 +25,7 @@ def names() -> Sequence[str]:
 
 
 def make(
-    item: str = "reward", *, size: int = 64, length: int = 10_000, workers: int = 0
+    item: str = "reward", *, size: int = 64, length: int = _FULL_LENGTH, workers: int = 0
 ) -> HostEnvironment:
     """The task.
 
@@ -72,8 +73,16 @@ class _Crafter(HostEnvironment):
             timeout=self.timeout,
         )
 
+    def summarise(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        """The score of Hafner 2022: a geometric mean of success rates, in percent."""
+        if len(means) < len(self.episode_metrics):  # no episode has ended
+            return {}
+        percent = 100 * np.array([means[name] for name in self.episode_metrics])
+        return {"crafter_score": float(np.expm1(np.log1p(percent).mean()))}
+
     def reference(self) -> Reference | None:
-        return references.lookup("crafter", self.item)
+        """Of episodes of full length only."""
+        return references.lookup("crafter", self.item) if self.length == _FULL_LENGTH else None
 
 
 class _Single:

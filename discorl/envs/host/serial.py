@@ -39,14 +39,23 @@ class SerialVector(HostVector):
     After a termination the next episode begins at once, after a truncation with the next step.
     """
 
-    def __init__(self, make: Callable[[], Single], seeds: Sequence[int]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Single],
+        seeds: Sequence[int],
+        *,
+        observation: PyTree | None = None,
+    ) -> None:
         """Makes the environments.
 
         Args:
             make: makes one environment.
             seeds: one for each.
+            observation: shapes and dtypes of one observation, by which to tell which environment
+                shows another; by default the first one's first is taken for what it should be.
         """
         self.seeds = list(seeds)
+        self._expected = observation
         self._singles: list[Single] = []
         try:
             for _ in self.seeds:
@@ -62,11 +71,11 @@ class SerialVector(HostVector):
         for index, seed in enumerate(self.seeds):
             try:
                 observations.append(self._singles[index].reset(seed))
-            except EnvironmentFailure:
-                raise
             except Exception as error:
                 raise _failure(error, index) from error
-        return batch(observations)
+        if self._expected is None:
+            self._expected = observations[0]
+        return batch(observations, self._expected)
 
     def step(self, action: np.ndarray) -> HostStep:
         """Takes actions, [E]; resets where an episode is over."""
@@ -88,12 +97,11 @@ class SerialVector(HostVector):
                     if ended:
                         observation, first[i] = single.reset(None), True
                 observations.append(observation)
-        except EnvironmentFailure:
-            raise
         except Exception as error:
             raise _failure(error, i) from error
         self._cut = truncated.copy()
-        return HostStep(batch(observations), reward, terminated, truncated, first, metrics)
+        seen = batch(observations, self._expected)
+        return HostStep(seen, reward, terminated, truncated, first, metrics)
 
     def render(self) -> np.ndarray | None:
         """A picture of the first environment."""
@@ -107,23 +115,45 @@ class SerialVector(HostVector):
 
 def _failure(error: Exception, index: int) -> EnvironmentFailure:
     """What an environment raised, as a failure that knows which one it was."""
+    if isinstance(error, EnvironmentFailure):
+        return EnvironmentFailure(str(error), index if error.index is None else error.index)
     return EnvironmentFailure(f"raised {type(error).__name__}: {error}", index)
 
 
-def batch(observations: Sequence[PyTree]) -> PyTree:
-    """Observations of single environments side by side, [E, ...]."""
-    if isinstance(observations[0], np.ndarray):
-        return _stack(observations)
-    return jax.tree.map(lambda *parts: _stack(parts), *observations)
+def batch(observations: Sequence[PyTree], expected: PyTree) -> PyTree:
+    """Observations of single environments side by side, [E, ...].
+
+    Args:
+        observations: one of each environment.
+        expected: an observation, or its shapes; looked at only if they do not go together.
+
+    Raises:
+        EnvironmentFailure: they do not go together; with the index of the one to blame.
+    """
+    try:
+        if isinstance(observations[0], np.ndarray):
+            return _stack(observations)
+        return jax.tree.map(lambda *parts: _stack(parts), *observations)
+    except (ValueError, TypeError) as error:
+        wanted = _form(expected)
+        forms = [_form(observation) for observation in observations]
+        index = next((i for i, form in enumerate(forms) if form != wanted), None)
+        if index is None:
+            raise EnvironmentFailure(f"returned observations of other forms: {error}") from None
+        message = f"returned an observation of {forms[index]}; expected {wanted}"
+        raise EnvironmentFailure(message, index) from None
 
 
 def _stack(parts: Sequence[Any]) -> np.ndarray:
-    try:
-        return np.array(parts)
-    except ValueError:
-        shapes = sorted({np.shape(part) for part in parts})
-        found = " and ".join(map(str, shapes))
-        raise EnvironmentFailure(f"returned observations of shapes {found}") from None
+    array = np.array(parts)
+    if array.dtype.hasobject:
+        raise TypeError("something that is not an array")
+    return array
+
+
+def _form(observation: PyTree) -> str:
+    """Structure and shapes, as in `shape (2,)` or `shape {'a': (2,), 'b': ()}`."""
+    return f"shape {jax.tree.map(np.shape, observation)}"
 
 
 def _note(

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from discorl.envs.actions import combinations
+from discorl.envs.host.base import as_dtype
 from discorl.types import PyTree, UserError
 
 Reader = Callable[[Any], PyTree]
@@ -47,13 +48,13 @@ def _leaf(space: spaces.Space, name: str) -> tuple[jax.ShapeDtypeStruct, Reader]
     if isinstance(space, spaces.Box):
         dtype = np.dtype(space.dtype)
         kept = np.dtype(np.float32) if dtype.itemsize == 8 else dtype
-        return jax.ShapeDtypeStruct(space.shape, kept), lambda x: np.asarray(x, kept)
+        return jax.ShapeDtypeStruct(space.shape, kept), lambda x: as_dtype(x, kept)
     if isinstance(space, spaces.Discrete):
         one_hot, start = np.eye(int(space.n), dtype=np.float32), int(space.start)
         like = jax.ShapeDtypeStruct((int(space.n),), np.float32)
         return like, lambda x: one_hot[np.asarray(x) - start]
     if isinstance(space, spaces.MultiBinary):
-        return jax.ShapeDtypeStruct(space.shape, np.float32), lambda x: np.asarray(x, np.float32)
+        return jax.ShapeDtypeStruct(space.shape, np.float32), lambda x: as_dtype(x, np.float32)
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
         tables = [np.eye(int(n), dtype=np.float32) for n in space.nvec]
         like = jax.ShapeDtypeStruct((int(space.nvec.sum()),), np.float32)

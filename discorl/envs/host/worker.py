@@ -154,7 +154,8 @@ class _Server:
         self._connection.send_bytes(b"" if answer is None else json.dumps(answer).encode())
 
     def _start(self) -> None:
-        self._vector = SerialVector(pickle.loads(self._job.make), self._job.seeds)
+        make, seeds = pickle.loads(self._job.make), self._job.seeds
+        self._vector = SerialVector(make, seeds, observation=self._job.observation)
 
     def _reset(self) -> None:
         assert self._vector is not None

@@ -52,7 +52,7 @@ def vector_of(
     """
     workers = min(workers, len(seeds))
     if workers <= 1:
-        return SerialVector(make, seeds)
+        return SerialVector(make, seeds, observation=observation)
     return WorkerVector(make, seeds, observation=observation, workers=workers, timeout=timeout)
 
 

@@ -1,0 +1,88 @@
+"""Calls of somebody's environment on the host, which may raise or never return."""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+from discorl.envs.conformance.findings import raised
+from discorl.envs.host.base import EnvironmentFailure, seeds_from
+
+
+class Failed(Exception):
+    """A call came to nothing; the message says what happened, at which step and with which seed."""
+
+
+class Caller:
+    """Makes calls one after the other in a thread of its own, as training does."""
+
+    def __init__(self, timeout: float, count: int, seed: int) -> None:
+        """Starts the thread.
+
+        Args:
+            timeout: seconds after which a call counts as hung.
+            count: number of environments.
+            seed: from which their seeds are derived.
+        """
+        self._timeout, self._seeds = timeout, seeds_from(seed, count)
+        self._close: Callable[[], object] | None = None
+        self._hung = False
+        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        # A daemon, so that an environment that hangs cannot keep the process.
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def call(self, name: str, function: Callable[[], Any], step: int | None = None) -> Any:
+        """What the function returns.
+
+        Args:
+            name: of the call, for messages.
+            function: the call.
+            step: number of the step, if it is one.
+
+        Raises:
+            Failed: it raised, or did not return in time.
+        """
+        self._calls.put(function)
+        where = "" if step is None else f" at step {step}"
+        try:
+            answer, error = self._answers.get(timeout=self._timeout)
+        except queue.Empty:
+            self._hung = True
+            message = f"{name} did not answer within {self._timeout:g} s{where}, "
+            raise Failed(message + self._seed(None)) from None
+        if error is None:
+            return answer
+        if isinstance(error, EnvironmentFailure):
+            raise Failed(f"{name} {error}{where}, {self._seed(error.index)}") from error
+        raise Failed(f"{raised(name, error)}{where}, {self._seed(None)}") from error
+
+    def at_end(self, close: Callable[[], object]) -> None:
+        """Has a function called when the calls are over."""
+        self._close = close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            if self._close is not None and not self._hung:
+                self.call("close", self._close)
+        except Failed:
+            if exception[0] is None:
+                raise  # otherwise what happened before is worth more
+        finally:
+            self._calls.put(None)
+
+    def _seed(self, index: int | None) -> str:
+        if index is not None:
+            return f"seed {self._seeds[index]} (environment {index})"
+        first, last = self._seeds[0], self._seeds[-1]
+        return f"seed {first}" if first == last else f"one of the seeds {first} to {last}"
+
+    def _serve(self) -> None:
+        while (function := self._calls.get()) is not None:
+            try:
+                self._answers.put((function(), None))
+            except Exception as error:
+                self._answers.put((None, error))

@@ -1,0 +1,43 @@
+"""The rule that comes with the package: what its file says, and that agents learn by it."""
+
+import numpy as np
+import pytest
+from conftest import TESTS
+
+import discorl
+from discorl import cli
+from discorl.config import DEFAULT_RULE
+from discorl.discovery.config import DiscoverConfig
+from discorl.rules import library, weights
+
+
+def test_its_file_says_where_it_comes_from():
+    file = weights.load(library.find(DEFAULT_RULE))
+    assert file.path.parent == library._BUNDLED
+    found = file.metadata
+    config = DiscoverConfig(**found["config"])
+    assert (config.seed, config.start, config.preset) == (found["seed"], "muesli", "laptop")
+    assert 0 < found["meta_steps"] <= config.meta_steps
+    assert not any("held_out" in env or "bandit" in env or "cliff" in env for env in config.envs)
+    card = (TESTS.parent / "docs" / "rules" / f"{DEFAULT_RULE}.md").read_text(encoding="utf-8")
+    assert found["commit"][:7] in card
+    assert str(found["meta_steps"]) in card
+
+
+def test_it_is_small_enough_to_come_with_the_package():
+    assert library.find(DEFAULT_RULE).stat().st_size < 300_000
+
+
+def test_it_is_listed_with_what_it_was_discovered_on(capsys):
+    with pytest.raises(SystemExit, match="^0$"):
+        cli.main(["rules", "list"])
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith(DEFAULT_RULE))
+    assert "bundled" in line
+    assert "chain, tabular, grid, windy_catch" in line
+
+
+@pytest.mark.long
+def test_fresh_agents_learn_catch_by_it():
+    result = discorl.train(env="catch:rows=5,columns=5", preset="small", seeds=3)
+    assert result.config.rule == DEFAULT_RULE
+    assert np.mean(result.recent_return()) > 0.9
