@@ -29,7 +29,7 @@ def test_it_is_small_enough_to_come_with_the_package():
 
 
 def test_it_is_listed_with_what_it_was_discovered_on(capsys):
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         cli.main(["rules", "list"])
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith(DEFAULT_RULE))
     assert "bundled" in line
