@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import compilation, host_evaluation
-from discorl.envs import Environment, Reference
+from discorl.envs import Environment, Reference, references
 from discorl.envs.host import HostEnvironment
 from discorl.files import write_atomically, write_errors_reported
 from discorl.host_training import HostTrainer
@@ -141,7 +141,7 @@ def evaluate(
         unfinished=int((~played.ended).sum()),
         film=filmed,
         no_film=reason,
-        reference=trainer.environment.reference(),
+        reference=references.of(trainer.environment),
         metrics=played.metrics,
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from discorl import compilation, envs, frames, memory, plots, rules
 from discorl.config import LONGEST_CALL, Config, configure
-from discorl.envs import Environment, Reference
+from discorl.envs import Environment, Reference, references
 from discorl.envs.host import EnvironmentFailure, HostEnvironment
 from discorl.files import write_errors_reported
 from discorl.host_training import EPISODE, HostProgram, HostTrainer
@@ -263,6 +263,7 @@ class _Loop:
         self._template = template
         self._on_rows = on_rows
         self._programs = programs
+        self._reference = references.of(trainer.environment)  # now, while nothing can be lost
         self._rows: list[dict[str, float]] = []
         self._seconds = 0.0
 
@@ -381,9 +382,8 @@ class _Loop:
 
     def _finish(self, state: TrainState, finished: bool) -> TrainResult:
         path = None if self._run is None else self._run.path
-        reference = self._trainer.environment.reference()
         return TrainResult(
-            self._config, state, self._columns(), path, finished, self._seconds, reference
+            self._config, state, self._columns(), path, finished, self._seconds, self._reference
         )
 
 

@@ -166,7 +166,7 @@ def test_an_optional_rule_is_left_out_where_it_is_not_found(tmp_path, monkeypatc
     entry = {"rule": "disco103", "optional": True}
     config = configure_comparison(rules=["ppo", entry], environments=["catch"], about="Two.")
     assert [rule.label for rule in config.rules] == ["ppo"]
-    assert config.about == "Two. disco103 is left out: its file is not on this machine."
+    assert config.about == "Two. disco103 is left out: it has not been fetched."
     with pytest.raises(UserError, match="rule 'disco103' is not on this machine"):
         configure_comparison(rules=["ppo", "disco103"], environments=["catch"])
     with pytest.raises(UserError, match="no rules to compare"):
@@ -556,7 +556,7 @@ def test_a_discovery_is_drawn_along_meta_steps(tmp_path):
         for update in range(1, 401):
             steps = [update * 12 % 120, update * 12 % 360]
             rows = [
-                {"update": update, "agent": i, "return": rng.random(), "steps": n}
+                {"update": update, "agent": i, "group": 0, "return": rng.random(), "steps": n}
                 for i, n in enumerate(steps)
             ]
             run.log(rows, "agents")

@@ -109,6 +109,18 @@ def test_an_environment_of_ones_own_by_name(own_module):
 # --- reference scores -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("found", "message"), [((1.0, 2.0, 3.0), "TypeError"), (7, "TypeError")])
+def test_a_reference_of_no_use_is_refused_before_training(found, message):
+    environment = envs.make("catch")
+    object.__setattr__(environment, "reference", lambda: found)
+    with pytest.raises(
+        UserError, match=rf"reference\(\) failed: {message}.*expected discorl.envs.R"
+    ):
+        references.of(environment)
+    object.__setattr__(environment, "reference", lambda: (1.0, 2.0))  # a plain pair will do
+    assert references.of(environment).score(1.5) == 0.5
+
+
 def test_reference_scores_are_the_published_ones():
     pong = references.lookup("atari", "Pong")
     assert pong == (-20.7, 14.6)

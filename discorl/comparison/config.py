@@ -129,12 +129,11 @@ def _without_missing(config: ComparisonConfig) -> ComparisonConfig:
     """Leaves out the rules that may be missing, and are."""
     kept, about = [], [config.about] if config.about else []
     for rule in config.rules:
-        try:
-            if rule.optional:
-                rules.find(rule.rule, _rules_path(rule, config))
+        known = rules.library.available(_rules_path(rule, config)) if rule.optional else []
+        if any(entry.name == rule.rule and entry.path is None for entry in known):
+            about.append(f"{rule.label} is left out: it has not been fetched.")
+        else:
             kept.append(rule)
-        except UserError:
-            about.append(f"{rule.label} is left out: its file is not on this machine.")
     return dataclasses.replace(config, rules=tuple(kept), about=" ".join(about))
 
 

@@ -17,7 +17,8 @@ TITLES = {
 }
 NOTE = (
     "Updates, FLOP and seconds are those of one run, on average over the environments that count; "
-    "seconds of tuning are those of the whole sweep there."
+    "seconds are wall time of updates divided by the seeds that trained together, and those of "
+    "tuning are of the whole sweep."
 )
 
 

@@ -26,7 +26,7 @@ class RuleEntry:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Settings of training for this rule only."""
     optional: bool = False
-    """Whether to leave it out where its file is not found; `about` then says so."""
+    """Whether a published rule is left out where it has not been fetched; `about` then says so."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or _label(self.rule))

@@ -21,7 +21,7 @@ Columns = Mapping[str, np.ndarray]
 DISCOVERY = "discover"  # the kind of such runs
 POINTS = 150  # of a line; more cannot be seen
 _FIRST = ("return", "score", "best", "episode_length")
-_NOT_DRAWN = ("update", "seed", "agent", "steps", "episodes")
+_NOT_DRAWN = ("update", "seed", "agent", "group", "steps", "episodes")
 
 
 def write(paths: Sequence[Path], file: Path) -> Path:

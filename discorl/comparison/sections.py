@@ -188,9 +188,8 @@ def _compute(results: Results) -> list[str]:
         rows.append([escape(rule), escape(rates), as_text(cost.steps, ",.0f"), flops])
     head = ["rule", "learning rate", "steps of a run", "FLOP an update"]
     note = (
-        "Means over environments. FLOP are those of matrix products and convolutions, acting "
-        "included; a dash where they could not be counted. Seconds are wall time of updates "
-        "divided by the seeds that trained together."
+        "Means over the runs that count. FLOP are those of matrix products and convolutions, "
+        "acting included; a dash where they could not be counted."
     )
     content = [page.heading("Compute", note), page.table("compute", head, rows)] if rows else []
     return content + _sweep(results)

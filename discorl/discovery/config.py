@@ -33,7 +33,7 @@ class DiscoverConfig:
     """How many steps of the rule to make."""
     start: str = "scratch"
     """Rule to start from, a name or a file; `scratch` is a new one, and `muesli` a new one that has
-    learned to imitate Muesli's policy target."""
+    learned to imitate Muesli's update."""
     imitation_steps: int = 2000
     """Steps of that imitation."""
     rules_path: str | None = None
@@ -98,7 +98,8 @@ class DiscoverConfig:
     discount: float = 0.997
     """Discount of rewards."""
     torso: Torso = "auto"
-    """Torso of the agents and of the meta-value function; auto takes `residual` for images."""
+    """Torso of the agents and of the meta-value function; auto takes `residual` for images of 16
+    pixels a side or more."""
     hidden: tuple[int, ...] = (512, 512)
     """Widths of the agents' torso."""
     filters: tuple[int, ...] = (16, 32, 32)
@@ -316,7 +317,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "evaluate_updates": 400,
         **_COMPACT,
     },
-    # A compact rule for many kinds of small task, in an hour or two on one core. Agents differ far
+    # A compact rule for many kinds of small task, in about an hour on one core. Agents differ far
     # more in what they ask of the rule than their data do, so there are many with small batches.
     # A short window sees what greed brings and not what it costs: hence the entropy cost.
     "laptop": {

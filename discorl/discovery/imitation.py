@@ -75,7 +75,7 @@ class Imitators(Agents):
 
 
 def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Params:
-    """Teaches a meta-network the policy target of Muesli's rule.
+    """Teaches a meta-network the policy target that makes Muesli's update.
 
     Args:
         config: the settings of the discovery to come; its agents, all in JAX, are those to learn

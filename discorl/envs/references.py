@@ -6,7 +6,9 @@ from importlib import resources
 from typing import Any
 
 from discorl import specs
-from discorl.envs.base import Reference
+from discorl.envs.base import Environment, Reference
+from discorl.envs.host.base import HostEnvironment
+from discorl.types import UserError
 
 
 @functools.cache
@@ -23,6 +25,22 @@ def lookup(table: str, item: str) -> Reference | None:
     """
     scores = _tables()[table]["scores"].get(item)
     return None if scores is None else Reference(*scores)
+
+
+def of(environment: Environment | HostEnvironment) -> Reference | None:
+    """The two ends of an environment's scale, if it knows them.
+
+    Raises:
+        UserError: what it says of them is of no use.
+    """
+    try:
+        found = environment.reference()
+        return None if found is None else Reference(*found)
+    except Exception as error:  # somebody's own
+        raise UserError(
+            f"the environment's reference() failed: {type(error).__name__}: {error}; expected "
+            "discorl.envs.Reference(random, optimal), or None"
+        ) from error
 
 
 def ends_of(env: str) -> tuple[str, str]:

@@ -65,6 +65,9 @@ def _play(
     generators = [np.random.default_rng([seed, index]) for index in range(count)]
     with Caller(environment.timeout, count, seed) as caller:
         vector = caller.call("start", lambda: environment.start(count, seed))
+        if not isinstance(vector, HostVector):
+            kind = type(vector).__name__
+            raise Failed(f"start returned a {kind}; expected a HostVector")
         caller.at_end(vector.close)
         first = caller.call("reset", lambda: jax.tree.map(np.array, vector.reset()))
         played = []
