@@ -67,7 +67,9 @@ def test_adapters_keep_the_contract(name, packages):
         ("gymnasium:CartPole-v1", ["gymnasium"]),
         ("atari:Pong,size=20", ["ale_py", "gymnasium"]),
         ("procgen:coinrun", ["envpool"]),
-        ("crafter:reward,size=18,length=7", ["crafter"]),
+        pytest.param(
+            "crafter:reward,size=18,length=7", ["crafter"], marks=pytest.mark.long
+        ),  # whose resets are slow
         ("nethack:NetHackScore-v0,max_steps=20", ["nle"]),
     ],
 )

@@ -362,6 +362,7 @@ def test_the_meta_gradient_goes_through_the_core():
         test_discovery.assert_all_close(gradient, jax.jit(jax.grad(loss))(eta), 1e-9)
 
 
+@pytest.mark.long
 def test_a_meta_step_of_agents_with_a_core():
     config = discorl.configure_discovery(
         **test_discovery.TINY | {"envs": ("memory:cues=2,longest=2;core=3;agents=1",)}

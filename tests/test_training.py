@@ -267,7 +267,10 @@ INTERRUPTED = {
 
 
 # One seed and one kill less where programs take long to compile.
-@pytest.mark.parametrize(("rule", "seeds", "kills"), [("actor_critic", 2, 2), ("disco", 1, 1)])
+@pytest.mark.parametrize(
+    ("rule", "seeds", "kills"),
+    [("actor_critic", 2, 2), pytest.param("disco", 1, 1, marks=pytest.mark.long)],
+)
 def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
     rule, seeds, kills, tiny_rule, tmp_path, users_environment
 ):
