@@ -83,6 +83,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("hidden", "filters", "action_hidden"):
+            self._require(isinstance(getattr(self, name), list | tuple), name, "a list of widths")
             object.__setattr__(self, name, tuple(getattr(self, name)))
         counts = ("seeds", "updates", "environments", "unroll", "batch", "replay", "action_lstm")
         for name in (*counts, "frame_stack", "log_every", "checkpoint_every"):
