@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import compilation, plots, rules
-from discorl.discovery.config import DiscoverConfig, configure_discovery
+from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.imitation import imitate
 from discorl.discovery.population import Columns, Population, PopulationState
+from discorl.discovery.presets import configure_discovery
 from discorl.discovery.scoring import LAST, Scoring
 from discorl.envs.host import EnvironmentFailure
 from discorl.interrupts import interrupts

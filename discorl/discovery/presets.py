@@ -1,0 +1,137 @@
+"""Where the settings of a discovery run start from."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from discorl import specs
+from discorl.discovery.config import DiscoverConfig
+from discorl.types import UserError
+
+# A rule and agents that fit small tasks and few cores.
+_COMPACT: dict[str, Any] = {
+    "learning_rate": 5e-3,
+    # An agent's first gradients are tiny where the rule asks for little; divided by the root of
+    # their own square alone, they make the meta-gradient of a new life explode.
+    "adam_epsilon": 1e-5,
+    "hidden": (64, 64),
+    "action_lstm": 32,
+    "action_hidden": (32,),
+    "value_hidden": (64, 64),
+    "prediction_size": 32,
+    "bins": 51,
+    "trajectory_lstm": 64,
+    "meta_lstm": 32,
+}
+
+PRESETS: dict[str, Mapping[str, Any]] = {
+    # The reduced loop that the paper's authors published, one environment and two agents without
+    # replay, made quick: a compact rule and small agents that learn fast. Their learning rate
+    # matters: where the action value is not learned, nothing says which targets are good. So does
+    # the seed: not every new rule gets going within 800 meta-steps.
+    "demo": {
+        "seed": 9,
+        "agents": 2,
+        "meta_steps": 800,
+        "window": 5,
+        "lifetimes": (100_000, 250_000, 500_000),
+        "meta_learning_rate": 6e-3,
+        "meta_schedule": "cosine",
+        "average": 0.95,
+        "environments": 32,
+        "unroll": 16,
+        "batch": 32,
+        "replay_fraction": 0.0,
+        "validation": 32,
+        "validation_unroll": 32,
+        "value_learning_rate": 1e-3,
+        "value_discount": 0.99,
+        "value_lambda": 0.96,
+        "evaluate_updates": 400,
+        **_COMPACT,
+    },
+    # A compact rule for many kinds of small task, in about an hour on one core. Agents differ far
+    # more in what they ask of the rule than their data do, so there are many with small batches.
+    # A short window sees what greed brings and not what it costs: hence the entropy cost.
+    "laptop": {
+        "envs": ("chain", "tabular", "grid:flat=true", "windy_catch:rows=6,columns=6"),
+        "seed": 9,
+        "start": "muesli",
+        "agents": 8,
+        "meta_steps": 200,
+        "window": 10,
+        "lifetimes": (10_000, 20_000, 40_000),
+        "meta_learning_rate": 5e-4,
+        "meta_schedule": "cosine",
+        "average": 0.99,
+        "entropy_cost": 0.04,
+        "target_kl_cost": 0.3,
+        "target_improvement": 1.0,
+        "environments": 2,
+        "unroll": 20,
+        "batch": 16,
+        "validation": 32,
+        "validation_unroll": 20,
+        "value_learning_rate": 1e-3,
+        "evaluate_on": tuple(
+            f"{family}seed={seed},split=held_out"
+            for family in ("chain:", "tabular:", "grid:flat=true,", "windy_catch:rows=6,columns=6,")
+            for seed in (1, 2)
+        ),
+        "evaluate_every": 50,
+        "evaluate_seeds": 4,
+        "evaluate_updates": 700,
+        "checkpoint_every": 25,
+        **_COMPACT,
+        "learning_rate": 1e-2,
+        "bins": 21,  # of which fewer are learned sooner; returns of small tasks are small
+    },
+    # The paper's settings (Oh et al., Nature 648, 2025), on the families of this package. What the
+    # paper leaves open, the networks and replay, is as in the published demo and its evaluations.
+    "paper": {
+        "agents": 4,
+        "envs": ("grid:size=9", "tabular", "chain", "windy_catch", "memory;core=256"),
+        "meta_steps": 100_000,
+        "window": 20,
+        "lifetimes": (20_000_000, 50_000_000, 100_000_000, 200_000_000),
+        "meta_learning_rate": 1e-3,
+        "per_agent_adam": True,
+        "environments": 10,
+        "unroll": 29,
+        "batch": 96,
+        "replay_fraction": 0.9,
+        "validation": 48,
+        "validation_unroll": 29,
+        "learning_rate": 3e-4,
+        "discount": 0.997,
+        "value_learning_rate": 3e-4,
+        "value_discount": 0.997,
+        "value_lambda": 0.95,
+        "evaluate_on": (
+            "grid:size=9,seed=1,split=held_out",
+            "tabular:seed=1,split=held_out",
+            "windy_catch:seed=1,split=held_out",
+        ),
+        "evaluate_updates": 2000,
+        "evaluate_every": 1000,
+        "checkpoint_every": 500,
+    },
+}
+
+
+def configure_discovery(preset: str = "demo", **settings: Any) -> DiscoverConfig:
+    """Puts a discovery run's settings together: the given ones, then the preset's.
+
+    Raises:
+        UserError: a name or a value is not accepted.
+    """
+    if preset not in PRESETS:
+        raise UserError(f"no preset {preset!r}; {specs.nearest(preset, PRESETS)}")
+    fields = [field.name for field in dataclasses.fields(DiscoverConfig)]
+    for name in settings:
+        if name not in fields:
+            raise UserError(f"no setting {name!r}; {specs.nearest(name, fields)}")
+    config = DiscoverConfig(**{"preset": preset, **PRESETS[preset], **settings})
+    for text in (*config.envs, *config.evaluate_on):
+        config.group(text)  # to refuse what it refuses, early
+    return config
