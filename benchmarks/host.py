@@ -1,14 +1,14 @@
 """Acting in environments on the host, as a share of what they do bare, with random actions.
 
-    python benchmarks/host.py [--environments 32] [--rounds 5] [--network linear] [ENV ...]
+    python benchmarks/host.py [--environments 32] [--rounds 20] [--network linear] [ENV ...]
 
 Three things are measured in turns in one run, over the same number of steps: `package`, the suite's
 own vector environment, or a loop over its environments where it has none; `adapter`, the vector
 that discorl makes of it; `acting`, rollouts in that vector. What acting does is a share of both.
 The package's own has other settings where discorl's adapter has (NetHack's keys of observations).
-`linear` is a policy that
-costs next to nothing: what is left is what discorl adds to the environments. `standard` is the
-network of the preset for small machines, which shares the processor with the environments here.
+`linear` is a policy that costs next to nothing: what is left is what discorl adds to the
+environments. `standard` is the network of the preset for small machines, which shares the processor
+with the environments here.
 Shares are of the time that passes and of this process's time on all cores; the latter is what to
 look at on a machine that is busy otherwise, but leaves out environments in worker processes:
 
@@ -16,13 +16,12 @@ look at on a machine that is busy otherwise, but leaves out environments in work
 """
 
 import argparse
-import time
 
 import host_packages
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measuring import report
+from measuring import clocks, report
 
 from discorl import envs, specs, training
 from discorl.config import PRESETS, configure
@@ -93,16 +92,11 @@ def measure(name: str, network: str, count: int, rounds: int) -> dict:
     return row
 
 
-def clocks() -> tuple[float, float]:
-    """Seconds that passed, and seconds that this process had of any core."""
-    return time.perf_counter(), time.process_time()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="ENV", default=SUITES)
     parser.add_argument("--environments", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--network", choices=("linear", "standard"), default="linear")
     arguments = parser.parse_args()
     rows = []

@@ -55,6 +55,11 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def clocks() -> tuple[float, float]:
+    """Seconds that passed, and seconds that this process had of any core."""
+    return time.perf_counter(), time.process_time()
+
+
 def table(rows: Sequence[dict]) -> str:
     """Rows of equal keys as aligned text."""
     cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]

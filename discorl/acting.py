@@ -98,8 +98,8 @@ def rollout(
     reset_keys = jax.random.split(reset_key, (length + 1, num_environments))
 
     def act(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Trajectory]:
-        states, observations, is_filler, core = carry
-        noise, step_keys, reset_keys = inputs
+        states, observations, is_filler, core, seen = carry
+        t, noise, step_keys, reset_keys = inputs
         logits, core = policy(observations, core)
         actions = jnp.argmax(logits + noise, axis=-1)  # a sample: the Gumbel-max trick
         states, step = jax.vmap(environment.step)(states, actions, step_keys)
@@ -107,8 +107,9 @@ def rollout(
         truncated = step.truncated & ~step.terminated & ~is_filler
         over = terminated | is_filler
         following = _reset_where(over, environment, reset_keys, (states, step.observation))
-        return (*following, truncated, forget(core, over)), Trajectory(
-            observation=observations,
+        seen = _put(seen, following[1], t + 1)
+        return (*following, truncated, forget(core, over), seen), Trajectory(
+            observation=(),
             action=actions,
             reward=jnp.where(is_filler, 0, step.reward),
             terminated=terminated,
@@ -120,18 +121,17 @@ def rollout(
         state.awaiting_reset, environment, reset_keys[0], (state.environment, state.observation)
     )
     core = forget(state.core, state.awaiting_reset)
-    (states, observations, awaiting_reset, new_core), trajectory = jax.lax.scan(
+    # Observations are written into their place among T+1: to stack T and join the last to them
+    # would copy all of them once more.
+    room = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape), x.dtype), start[1])
+    (states, observations, awaiting_reset, new_core, seen), trajectory = jax.lax.scan(
         act,
-        (*start, jnp.zeros_like(state.awaiting_reset), core),
-        (noise, step_keys, reset_keys[1:]),
+        (*start, jnp.zeros_like(state.awaiting_reset), core, _put(room, start[1], 0)),
+        (jnp.arange(length), noise, step_keys, reset_keys[1:]),
     )
     trajectory = dataclasses.replace(
         trajectory,
-        observation=jax.tree.map(
-            lambda earlier, last: jnp.concatenate([earlier, last[None]]),
-            trajectory.observation,
-            observations,
-        ),
+        observation=seen,
         mask=~trajectory.filler(),
         core=jax.tree.map(lambda x: x[None], core),
     )
@@ -140,6 +140,12 @@ def rollout(
         states, observations, awaiting_reset, episode_return, episode_length, new_core
     )
     return state, trajectory, statistics
+
+
+def _put(rows: PyTree, row: PyTree, index: Array | int) -> PyTree:
+    """Leaves [T+1, ...] with one of their rows, [...], set."""
+    put = jax.lax.dynamic_update_index_in_dim
+    return jax.tree.map(lambda x, y: put(x, y, index, axis=0), rows, row)
 
 
 def _reset_where(ended: Array, environment: Environment, keys: Key, current: PyTree) -> PyTree:
@@ -159,7 +165,11 @@ def _reset_where(ended: Array, environment: Environment, keys: Key, current: PyT
     reset = jax.vmap(environment.reset)
     if environment.resets_at_once is None:
         pick = jax.vmap(jnp.where)
-        return jax.tree.map(lambda x, y: pick(ended, x, y), reset(keys), current)
+
+        def begin(current: PyTree) -> PyTree:
+            return jax.tree.map(lambda x, y: pick(ended, x, y), reset(keys), current)
+
+        return jax.lax.cond(ended.any(), begin, lambda current: current, current)
     count = ended.shape[0]
     at_once = min(environment.resets_at_once, count)
 

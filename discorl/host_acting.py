@@ -3,9 +3,9 @@
 import copy
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Self
 
 import jax
 import numpy as np
@@ -15,23 +15,15 @@ from discorl.envs.host.base import (
     HostEnvironment,
     HostStep,
     HostVector,
-    check_finite,
+    as_declared,
     check_observation,
+    not_finite,
     seeds_from,
 )
 from discorl.frames import Frames
-from discorl.host_programs import ActingPrograms, CompiledPrograms, Policy
+from discorl.host_programs import ActingPrograms, CompiledPrograms, Policy, aligned
+from discorl.host_tape import Episode, Standing, Tape
 from discorl.types import Array, Key, Params, PyTree, Trajectory, UserError
-
-
-@dataclasses.dataclass(frozen=True)
-class Episode:
-    """A finished episode."""
-
-    index: int  # of its environment
-    total: float  # undiscounted return
-    length: int
-    metrics: Mapping[str, float]  # by the names in `HostEnvironment.episode_metrics`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +87,7 @@ class HostActor:
             core: shapes and dtypes of what the policy remembers in one environment.
             render: whether pictures will be asked for.
         """
-        self._environment = environment
+        self._environment, self._expected = environment, environment.observation
         programs = _programs(environment, policy, count, length, frame_stack, core)
         self._programs = CompiledPrograms(programs)
         self._length, self._count = length, count
@@ -115,10 +107,8 @@ class HostActor:
         self._vector: HostVector | None = None
         self._taken = 0  # steps of the vector
         self._called_at: float | None = None  # when the environments were asked, if they are busy
-        self._ended = np.zeros(count, bool)  # by the latest step, with a filler to follow
+        self._standing = Standing.at_start(count)
         self._age = np.zeros(count, np.int32)
-        self._return = np.zeros(count)
-        self._steps = np.zeros(count, np.int64)
 
     def start(self, params: Params) -> None:
         """Starts the environments and their first episodes, and compiles.
@@ -129,8 +119,7 @@ class HostActor:
         with self._failures_located():
             self._vector = self._environment.start(self._count, self._seed, render=self._render)
             found = self._vector.reset()
-            expected = self._environment.observation
-            self._observation = check_observation(found, expected, self._count)
+            self._observation = check_observation(found, self._expected, self._count)
         programs = self._programs.programs
         self._page, self._core = programs.page(), programs.blank()
         for x, seen in zip(*map(jax.tree.leaves, (self._page, self._observation)), strict=True):
@@ -147,54 +136,41 @@ class HostActor:
         Raises:
             EnvironmentFailure: with the environment, its seed and the step in the message.
         """
-        size, shape = self._programs.programs.size, (self._length, self._count)
+        size = self._programs.programs.size
         core, start, drawn = self._programs.begin(self._core, self._age, key)
         noise, page = np.asarray(drawn), self._turn_page()
-        leaves = jax.tree.leaves(page)
-        logits, action = np.empty_like(noise), np.empty(shape, np.int32)
-        reward = np.empty(shape, np.float32)
-        terminated, truncated, mask = (np.empty(shape, bool) for _ in range(3))
-        age = np.empty((self._length + 1, self._count), np.int32)
-        age[0] = self._age
-        episodes: list[Episode] = []
-        for t in range(self._length):
-            answer, core = self._act(params, [x[t : t + size] for x in leaves], age[t], core)
-            logits[t] = np.asarray(answer)
-            action[t] = np.argmax(logits[t] + noise[t], axis=-1)  # a sample: the Gumbel-max trick
-            np.logical_not(self._ended, out=mask[t])  # a filler follows what ended
-            step = self._step(action[t])
-            for x, seen in zip(leaves, jax.tree.leaves(self._observation), strict=True):
-                x[t + size] = seen
-            np.multiply(step.reward, mask[t], out=reward[t])
-            np.logical_and(step.terminated, mask[t], out=terminated[t])
-            ended = (step.terminated | step.truncated) & mask[t]
-            self._ended = truncated[t] = ended & ~step.first
-            age[t + 1] = np.where(step.first, 0, np.minimum(age[t] + 1, self._oldest))
-            self._return += reward[t]
-            self._steps += mask[t]
-            if ended.any():
-                episodes += self._finished(ended, step)
+        leaves, tape = jax.tree.leaves(page), Tape(self._length, self._count)
+        logits, action = np.empty_like(noise), np.empty(noise.shape[:2], np.int32)
+        age = np.zeros((self._length + 1, self._count), np.int32)
+        age[0], before = self._age, self._taken
+        try:
+            for t in range(self._length):
+                answer, core = self._act(params, [x[t : t + size] for x in leaves], age[t], core)
+                logits[t] = np.asarray(answer)
+                action[t] = (logits[t] + noise[t]).argmax(axis=-1)  # the Gumbel-max trick
+                tape.write(t, self._step(action[t]))
+                for x, seen in zip(leaves, jax.tree.leaves(self._observation), strict=True):
+                    x[t + size] = seen
+                np.add(age[t], 1, out=age[t + 1], where=~tape.first[t])
+        finally:  # also if a step fails, which may have begun with an earlier one's NaN
+            self._check(tape, leaves, before)
+        age = np.minimum(age, self._oldest)
+        told, episodes, self._standing = tape.read(self._standing)
         self._core, self._age, self._page = core, age[-1], page
         # The device may go on reading these arrays; nothing is written into them any more.
-        told: dict[str, Any] = {
-            "action": action,
-            "reward": reward,
-            "behaviour_logits": logits,
-            "terminated": terminated,
-            "truncated": truncated,
-            "mask": mask,
-        }
-        sent, seen, ages = jax.device_put((told, page, age))
+        arrays = {"action": action, "behaviour_logits": logits, **vars(told)}
+        sent, ages = self._programs.send((arrays, age))
+        seen = jax.device_put(page)
         observation = seen if size == 1 else Frames(seen, ages)
         trajectory = Trajectory(observation=observation, core=start, **sent)
-        return Rollout(trajectory, episodes, int(mask.sum()))
+        return Rollout(trajectory, episodes, int(told.mask.sum()))
 
     def _turn_page(self) -> PyTree:
         """A new page that begins with the last frames of the old one."""
         size = self._programs.programs.size
 
         def turn(old: np.ndarray) -> np.ndarray:
-            new = np.empty_like(old)
+            new = aligned(old.shape, old.dtype)
             new[:size] = old[-size:]
             return new
 
@@ -202,9 +178,7 @@ class HostActor:
 
     def under_way(self) -> list[Episode]:
         """The unfinished episodes as they stand; to be asked between two rollouts."""
-        return [
-            Episode(i, float(self._return[i]), int(self._steps[i]), {}) for i in range(self._count)
-        ]
+        return self._standing.episodes()
 
     def render(self) -> np.ndarray | None:
         """A picture of the first environment."""
@@ -236,32 +210,34 @@ class HostActor:
         self._taken += 1
         with self._failures_located():
             step = self._vector.step(action)
-            self._observation = check_observation(
-                step.observation, self._environment.observation, self._count
-            )
+            self._observation = as_declared(step.observation, self._expected, self._count)
             for name in ("reward", "terminated", "truncated", "first"):
                 shape = np.shape(getattr(step, name))
                 if shape != (self._count,):
                     raise EnvironmentFailure(
                         f"returned {name} of shape {shape}; expected {(self._count,)}"
                     )
-            check_finite(step.reward, "a reward")
-            unseen = step.truncated & step.first
-            if unseen.any():  # what would be bootstrapped from is not there
-                message = "began an episode in place of a truncated one's last observation"
-                raise EnvironmentFailure(message, int(np.argmax(unseen)))
         return step
 
-    def _finished(self, ended: np.ndarray, step: HostStep) -> list[Episode]:
-        """The episodes that ended, [E] bool; others take their places."""
-        finished = []
-        for index in np.flatnonzero(ended).tolist():
-            metrics = {name: float(column[index]) for name, column in step.metrics.items()}
-            total, length = float(self._return[index]), int(self._steps[index])
-            finished.append(Episode(index, total, length, metrics))
-        self._return[ended] = 0
-        self._steps[ended] = 0
-        return finished
+    def _check(self, tape: Tape, leaves: list[np.ndarray], before: int) -> None:
+        """Looks at the numbers of a whole rollout, which costs far less than to do so every step.
+
+        Args:
+            tape: what the environments told.
+            leaves: what they showed, [S+T, E, ...].
+            before: steps taken before the rollout.
+        """
+        seen = [x[-self._length :][: tape.written] for x in leaves if x.dtype.kind == "f"]
+        checks = [(not_finite("an observation"), np.isfinite(x)) for x in seen] + tape.checks()
+        found = [
+            (*np.argwhere(~good)[0, :2].tolist(), message)
+            for message, good in checks
+            if not good.all()
+        ]
+        if found:
+            t, index, message = min(found)
+            self._taken = before + t + 1
+            raise self._located(EnvironmentFailure(message, index))
 
     @contextmanager
     def _failures_located(self) -> Iterator[None]:

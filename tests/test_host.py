@@ -21,6 +21,7 @@ from discorl.envs.host.serial import SerialVector
 from discorl.evaluation import evaluate
 from discorl.frames import Frames
 from discorl.host_acting import HostActor
+from discorl.host_tape import Standing, Tape
 from discorl.rules import weights
 from discorl.types import UserError
 
@@ -165,6 +166,48 @@ def test_trajectories_show_every_episode_as_the_convention_says(resets_cost):
     assert [episode.length for episode in first] == [LIMIT, LIMIT, LIFE, LIFE]
     if not resets_cost:
         assert [episode.metrics["number"] for episode in first] == [1, 2, 3, 4]
+
+
+def test_a_tape_is_read_as_if_step_by_step():
+    """Random answers, those of fillers included, against a walk along one environment at a time."""
+    rng = np.random.default_rng(1)
+    length, count, parts = 9, 50, 3
+    over, terminal, first = rng.random((3, parts * length, count)) < [[[0.4]], [[0.5]], [[0.4]]]
+    reward = rng.normal(size=over.shape).astype(np.float32)
+    terminated, truncated = over & terminal, over & ~terminal
+    standing, told, finished = Standing.at_start(count), [], [[] for _ in range(count)]
+    scratch = np.empty(count)  # metrics may be overwritten by the next step
+    for rows in np.split(np.arange(parts * length), parts):
+        tape = Tape(length, count)
+        for t, row in enumerate(rows):
+            scratch[:] = row
+            metrics = {"at": scratch} if row % 2 else {}
+            flags = terminated[row], truncated[row], first[row]
+            tape.write(t, HostStep(np.zeros(count), reward[row], *flags, metrics))
+        arrays, episodes, standing = tape.read(standing)
+        told.append(vars(arrays))
+        for episode in episodes:
+            finished[episode.index].append(episode)
+    told = {name: np.concatenate([part[name] for part in told]) for name in told[0]}
+    for e in range(count):
+        filler, total, steps, expected = False, 0.0, 0, []
+        for row in range(parts * length):
+            real = not filler
+            assert told["mask"][row, e] == real
+            assert told["reward"][row, e] == (reward[row, e] if real else 0)
+            assert told["terminated"][row, e] == (real and terminated[row, e])
+            total, steps = total + real * float(reward[row, e]), steps + real
+            filler = bool(real and over[row, e] and not first[row, e])
+            assert told["truncated"][row, e] == filler
+            if real and over[row, e]:
+                expected.append((total, steps, {"at": float(row)} if row % 2 else {}))
+                total, steps = 0.0, 0
+        found = [(episode.total, episode.length, episode.metrics) for episode in finished[e]]
+        assert [each[1:] for each in found] == [each[1:] for each in expected]
+        np.testing.assert_allclose([x[0] for x in found], [x[0] for x in expected], atol=1e-12)
+        left = standing.episodes()[e]
+        assert (left.index, left.length, standing.ended[e]) == (e, steps, filler)
+        np.testing.assert_allclose(left.total, total, atol=1e-12)
 
 
 def test_logits_and_actions_are_those_of_the_policy():
@@ -440,6 +483,20 @@ def test_a_failing_environment_ends_the_run_after_a_checkpoint(make, message, tm
     assert [path.stem for path in (tmp_path / "run/checkpoints").iterdir()] == ["00000002"]
 
 
+class Poisoned(NotANumber):
+    def step(self, action):
+        if self.steps == FAILS_AT:
+            raise ValueError("all is lost")
+        return super().step(action)
+
+
+def test_the_first_thing_that_went_wrong_is_reported():
+    """NaN and, in the step after it, an error; two calls before were resets."""
+    message = rf"environment 0 \(seed \d+\) failed at step {FAILS_AT + 2}: it returned NaN"
+    with pytest.raises(EnvironmentFailure, match=message):
+        rollouts(Clocks(Poisoned), length=7)
+
+
 def test_an_environment_that_cannot_start():
     class Broken(Clock):
         def reset(self, seed):
@@ -495,6 +552,27 @@ def test_the_one_environment_that_differs_from_the_others_is_named(wrong):
     with pytest.raises(EnvironmentFailure) as caught:
         check_observation(declared.step(np.array([1])).observation, declared._expected, count=1)
     assert caught.value.index == 0
+
+
+def test_the_one_environment_that_cannot_be_read_is_named():
+    def read(found):
+        if (found[:, 1] > LIFE).any():
+            raise KeyError("too late")
+        return {"now": found[:, 1:], "before": found[:, 1:] - 1}
+
+    class Late(Clock):
+        def step(self, action):
+            self.time += action  # beside the one of every step
+            return super().step(action)
+
+    vector = SerialVector(Late, [5, 6], read=read)
+    np.testing.assert_array_equal(vector.reset()["now"], [[1], [1]])
+    seen = vector.step(np.array([0, 1])).observation
+    np.testing.assert_array_equal(seen["now"], [[2], [3]])
+    np.testing.assert_array_equal(seen["before"], [[1], [2]])
+    with pytest.raises(EnvironmentFailure, match="raised KeyError: 'too late'") as caught:
+        vector.step(np.array([0, 0]))
+    assert caught.value.index == 1
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,18 @@ def test_nethack_is_seen_as_bits():
     # The hero is an @, in the middle of what is around.
     assert first["around"][0, 4, 4, 0] == ord("@")
     vector.close()
+    rng = np.random.default_rng(0)
+    chars, colors = rng.integers(1, 99, (2, 3, 21, 79), dtype=np.uint8)
+    places = np.array([[0, 0], [78, 20], [40, 3]])  # columns and rows: two corners, and between
+    status = np.concatenate([places, np.full((3, 25), -1000)], axis=1)
+    read = nethack._read({"chars": chars, "colors": colors, "blstats": status})
+    for i, (column, row) in enumerate(places):
+        for y, x in np.ndindex(9, 9):
+            cell = row + y - 4, column + x - 4
+            inside = 0 <= cell[0] < 21 and 0 <= cell[1] < 79
+            expected = (chars[i][cell], colors[i][cell]) if inside else (0, 0)
+            np.testing.assert_array_equal(read["around"][i, y, x], expected)
+    np.testing.assert_allclose(read["status"][1, [0, 2]], [np.log(79), -np.log(1001)], rtol=1e-6)
 
 
 def test_a_missing_qt_is_named():

@@ -60,6 +60,11 @@ class Tricky:
         return
 
 
+def darker(found):
+    """Pictures of half the brightness; of as many environments as a process has."""
+    return found | {"picture": found["picture"] // 2}
+
+
 def is_running(process):
     """Whether a process does anything yet; one that ended may still be listed."""
     try:
@@ -81,13 +86,15 @@ def columns(step):
 
 
 def test_workers(monkeypatch):
-    serial = SerialVector(Tricky, SEEDS)
-    vector = vector_of(Tricky, SEEDS, observation=OBSERVATION, workers=2)
+    serial = SerialVector(Tricky, SEEDS, read=darker)
+    vector = vector_of(Tricky, SEEDS, observation=OBSERVATION, workers=2, read=darker)
     assert isinstance(vector, WorkerVector)
     processes = [each.process.pid for each in vector._workers]
     assert len(set(processes)) == 2
     assert os.getpid() not in processes
-    jax.tree.map(np.testing.assert_array_equal, vector.reset(), serial.reset())
+    first = serial.reset()
+    assert first["picture"].max() < 128
+    jax.tree.map(np.testing.assert_array_equal, vector.reset(), first)
     ended = 0
     for _ in range(30):
         expected, found = (v.step(np.zeros(3, np.int32)) for v in (serial, vector))

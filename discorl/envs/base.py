@@ -54,7 +54,7 @@ class Environment(abc.ABC, Generic[State]):
     num_actions: int
     # How many environments of a batch to reset at once, if a reset is costly: only those whose
     # episode ended are then reset, so many at a time. None, for a reset that is cheap: all are
-    # reset at every step, and the results used where an episode ended. Experience is the same.
+    # reset wherever one episode ended, and the results used where one did. Experience is the same.
     resets_at_once: int | None = None
 
     @property

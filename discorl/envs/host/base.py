@@ -6,7 +6,7 @@ truncation is no termination, and is bootstrapped from the true last observation
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,10 @@ import numpy as np
 from discorl.envs.base import Reference
 from discorl.types import PyTree, UserError
 
-NO_METRICS: Mapping[str, np.ndarray] = {}
+# From a suite's own observations, of one environment or of several, [E, ...], to discorl's.
+Reader = Callable[[Any], PyTree]
+
+NO_METRICS: Mapping[str, Any] = {}
 
 
 class EnvironmentFailure(UserError):
@@ -146,29 +149,44 @@ def check_observation(found: PyTree, expected: PyTree, count: int) -> PyTree:
         EnvironmentFailure: they have another structure, shape or kind of numbers, or hold NaN or
             infinity.
     """
+    observation = as_declared(found, expected, count)
+    for array in jax.tree.leaves(observation):
+        if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
+            raise EnvironmentFailure(not_finite("an observation"), int(np.argwhere(~finite)[0, 0]))
+    return observation
+
+
+def not_finite(what: str) -> str:
+    """Of an environment: what is wrong with it."""
+    return f"returned NaN or infinity in {what}"
+
+
+def as_declared(found: PyTree, expected: PyTree, count: int) -> PyTree:
+    """Like `check_observation`, but whatever the numbers are."""
     try:
         if isinstance(expected, jax.ShapeDtypeStruct):  # the usual case, and quicker
-            return _check_leaf(found, expected, count)
-        return jax.tree.map(lambda leaf, x: _check_leaf(x, leaf, count), expected, found)
+            return _leaf_as_declared(found, expected, count)
+        return jax.tree.map(lambda leaf, x: _leaf_as_declared(x, leaf, count), expected, found)
     except (ValueError, TypeError) as error:
         # All environments' observations have the same one: the first is as wrong as any other.
         message = f"returned an observation of another structure: {error}"
         raise EnvironmentFailure(message, 0) from None
 
 
-def _check_leaf(found: Any, expected: jax.ShapeDtypeStruct, count: int) -> np.ndarray:
+def _leaf_as_declared(found: Any, expected: jax.ShapeDtypeStruct, count: int) -> np.ndarray:
+    whole = (count, *expected.shape)
+    if isinstance(found, np.ndarray) and found.shape == whole and found.dtype == expected.dtype:
+        return found
     array = np.asarray(found)
     if array.dtype.hasobject:
         raise TypeError(f"a {type(found).__name__} in place of an array")
     if array.shape[:1] != (count,):
-        raise EnvironmentFailure(
-            f"returned observations of shape {array.shape}; expected {(count, *expected.shape)}"
-        )
+        raise EnvironmentFailure(f"returned observations of shape {array.shape}; expected {whole}")
     if array.shape[1:] != expected.shape:  # the first environment's, and all others'
         shape = f"{array.shape[1:]}; expected {expected.shape}"
         raise EnvironmentFailure(f"returned an observation of shape {shape}", 0)
     try:
-        array = as_dtype(array, expected.dtype)
+        return as_dtype(array, expected.dtype)
     except EnvironmentFailure:
         for index, one in enumerate(array):  # whose is it?
             try:
@@ -176,9 +194,6 @@ def _check_leaf(found: Any, expected: jax.ShapeDtypeStruct, count: int) -> np.nd
             except EnvironmentFailure as error:
                 raise EnvironmentFailure(str(error), index) from None
         raise
-    if array.dtype.kind == "f":
-        check_finite(array, "an observation")
-    return array
 
 
 def as_dtype(found: Any, dtype: Any) -> np.ndarray:
@@ -207,14 +222,6 @@ def as_dtype(found: Any, dtype: Any) -> np.ndarray:
 def _fits(array: np.ndarray, dtype: np.dtype) -> bool:
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return bool(low <= int(array.min()) and int(array.max()) <= high)
-
-
-def check_finite(array: np.ndarray, what: str) -> None:
-    """Raises an `EnvironmentFailure` that names the first environment with NaN or infinity."""
-    finite = np.isfinite(array)
-    if not finite.all():
-        where = np.argmin(finite.reshape(len(array), -1).all(axis=1))
-        raise EnvironmentFailure(f"returned NaN or infinity in {what}", int(where))
 
 
 def picture(image: np.ndarray, least: int = 160) -> np.ndarray:

@@ -101,6 +101,7 @@ class _NetHack(HostEnvironment):
             observation=self.observation,
             workers=self.workers,
             timeout=self.timeout,
+            read=_read,
         )
 
 
@@ -131,14 +132,14 @@ class _Single:
             core, display = self._random.integers(2**31, size=2)
             self._env.seed(int(core), int(display), reseed=False)
         self._steps = 0
-        return _read(self._env.reset()[0])
+        return self._env.reset()[0]
 
     def step(self, action: int) -> Outcome:
         found, reward, done, _, info = self._env.step(action)
         self._steps += 1
         aborted = info["end_status"] == self._env.StepStatus.ABORTED
         cut = aborted or self._steps >= self._task.max_steps
-        return _read(found), float(reward), bool(done and not aborted), bool(cut), {}
+        return found, float(reward), bool(done and not aborted), bool(cut), {}
 
     def render(self) -> np.ndarray | None:
         return None
@@ -148,13 +149,17 @@ class _Single:
 
 
 def _read(found: dict[str, np.ndarray]) -> PyTree:
+    """Of NLE's observations, [E, ...]."""
     screen = np.stack([found["chars"], found["colors"]], axis=-1)
-    column, row = found["blstats"][:2]
-    side = 2 * _REACH + 1
-    padded = np.pad(screen, ((_REACH, _REACH), (_REACH, _REACH), (0, 0)))
+    count, side = len(screen), 2 * _REACH + 1
+    padded = np.zeros((count, _ROWS + side - 1, _COLUMNS + side - 1, 2), np.uint8)
+    padded[:, _REACH:-_REACH, _REACH:-_REACH] = screen
+    # A view of every square of cells; the one at a hero's place has the hero in its middle.
+    squares = np.lib.stride_tricks.sliding_window_view(padded, (side, side), axis=(1, 2))
+    column, row = found["blstats"][:, :2].T
     status = found["blstats"].astype(np.float32)
     return {
-        "around": padded[row : row + side, column : column + side],
+        "around": np.moveaxis(squares[np.arange(count), row, column], 1, -1),
         "screen": screen,
         "status": np.sign(status) * np.log1p(np.abs(status)),
     }

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from discorl.envs.host.base import EnvironmentFailure, HostStep, HostVector
+from discorl.envs.host.base import EnvironmentFailure, HostStep, HostVector, Reader
 from discorl.types import PyTree
 
 Outcome = tuple[PyTree, float, bool, bool, Mapping[str, float]]
@@ -45,6 +45,7 @@ class SerialVector(HostVector):
         seeds: Sequence[int],
         *,
         observation: PyTree | None = None,
+        read: Reader | None = None,
     ) -> None:
         """Makes the environments.
 
@@ -53,9 +54,12 @@ class SerialVector(HostVector):
             seeds: one for each.
             observation: shapes and dtypes of one observation, by which to tell which environment
                 shows another; by default the first one's first is taken for what it should be.
+            read: what is shown of the environments' observations side by side; they themselves by
+                default.
         """
         self.seeds = list(seeds)
         self._expected = observation
+        self._read = read or _as_they_are
         self._singles: list[Single] = []
         try:
             for _ in self.seeds:
@@ -73,9 +77,10 @@ class SerialVector(HostVector):
                 observations.append(self._singles[index].reset(seed))
             except Exception as error:
                 raise _failure(error, index) from error
+        seen = batch(observations, self._expected, self._read)
         if self._expected is None:
-            self._expected = observations[0]
-        return batch(observations, self._expected)
+            self._expected = jax.tree.map(lambda x: x[0], seen)
+        return seen
 
     def step(self, action: np.ndarray) -> HostStep:
         """Takes actions, [E]; resets where an episode is over."""
@@ -100,7 +105,7 @@ class SerialVector(HostVector):
         except Exception as error:
             raise _failure(error, i) from error
         self._cut = truncated.copy()
-        seen = batch(observations, self._expected)
+        seen = batch(observations, self._expected, self._read)
         return HostStep(seen, reward, terminated, truncated, first, metrics)
 
     def render(self) -> np.ndarray | None:
@@ -120,34 +125,50 @@ def _failure(error: Exception, index: int) -> EnvironmentFailure:
     return EnvironmentFailure(f"raised {type(error).__name__}: {error}", index)
 
 
-def batch(observations: Sequence[PyTree], expected: PyTree) -> PyTree:
-    """Observations of single environments side by side, [E, ...].
+def batch(observations: Sequence[PyTree], expected: PyTree | None, read: Reader) -> PyTree:
+    """What is shown of the observations of single environments, [E, ...].
 
     Args:
         observations: one of each environment.
-        expected: an observation, or its shapes; looked at only if they do not go together.
+        expected: one of those shown, or its shapes; looked at only if something is wrong. None: the
+            first of them is as it should be.
+        read: what is shown of observations side by side.
 
     Raises:
-        EnvironmentFailure: they do not go together; with the index of the one to blame.
+        EnvironmentFailure: they do not go together or cannot be read; with the index of the one to
+            blame.
     """
     try:
-        if isinstance(observations[0], np.ndarray):
-            return _stack(observations)
-        return jax.tree.map(lambda *parts: _stack(parts), *observations)
-    except (ValueError, TypeError) as error:
-        wanted = _form(expected)
-        forms = [_form(observation) for observation in observations]
-        index = next((i for i, form in enumerate(forms) if form != wanted), None)
-        if index is None:
-            raise EnvironmentFailure(f"returned observations of other forms: {error}") from None
-        message = f"returned an observation of {forms[index]}; expected {wanted}"
-        raise EnvironmentFailure(message, index) from None
+        return read(_side_by_side(observations))
+    except Exception as error:
+        wanted = None if expected is None else _form(expected)
+        for index, observation in enumerate(observations):
+            try:
+                alone = read(_side_by_side([observation]))
+            except Exception as reason:
+                raise _failure(reason, index) from reason
+            form = _form(jax.tree.map(lambda x: x[0], alone))
+            wanted = wanted or form
+            if form != wanted:
+                message = f"returned an observation of {form}; expected {wanted}"
+                raise EnvironmentFailure(message, index) from None
+        raise EnvironmentFailure(f"returned observations of other forms: {error}") from None
+
+
+def _side_by_side(observations: Sequence[PyTree]) -> PyTree:
+    if isinstance(observations[0], np.ndarray):
+        return _stack(observations)
+    return jax.tree.map(lambda *parts: _stack(parts), *observations)
+
+
+def _as_they_are(observations: PyTree) -> PyTree:
+    return observations
 
 
 def _stack(parts: Sequence[Any]) -> np.ndarray:
     array = np.array(parts)
     if array.dtype.hasobject:
-        raise TypeError("something that is not an array")
+        raise EnvironmentFailure("returned an observation that is not of numbers")
     return array
 
 

@@ -1,6 +1,6 @@
 """Gymnasium's spaces as discorl's observations and actions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -8,10 +8,8 @@ import numpy as np
 from gymnasium import spaces
 
 from discorl.envs.actions import combinations
-from discorl.envs.host.base import as_dtype
+from discorl.envs.host.base import Reader, as_dtype
 from discorl.types import PyTree, UserError
-
-Reader = Callable[[Any], PyTree]
 
 
 def observation_of(space: spaces.Space, name: str) -> tuple[PyTree, Reader]:

@@ -82,7 +82,7 @@ def _padded(like: jax.ShapeDtypeStruct) -> int:
 class Job:
     """What a worker is to do."""
 
-    make: bytes  # pickled: makes one environment
+    functions: bytes  # pickled: makes one environment, and reads observations; see `SerialVector`
     seeds: list[int]  # of its environments
     start: int  # which of the vector's environments is its first
     count: int  # environments of the vector
@@ -154,8 +154,9 @@ class _Server:
         self._connection.send_bytes(b"" if answer is None else json.dumps(answer).encode())
 
     def _start(self) -> None:
-        make, seeds = pickle.loads(self._job.make), self._job.seeds
-        self._vector = SerialVector(make, seeds, observation=self._job.observation)
+        make, read = pickle.loads(self._job.functions)
+        expected = self._job.observation
+        self._vector = SerialVector(make, self._job.seeds, observation=expected, read=read)
 
     def _reset(self) -> None:
         assert self._vector is not None

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from discorl.envs.host import worker
-from discorl.envs.host.base import EnvironmentFailure, HostStep, HostVector
+from discorl.envs.host.base import EnvironmentFailure, HostStep, HostVector, Reader
 from discorl.envs.host.serial import SerialVector, Single
 from discorl.envs.host.worker import Job
 from discorl.types import PyTree, UserError
@@ -39,6 +39,7 @@ def vector_of(
     observation: PyTree,
     workers: int,
     timeout: float = 120.0,
+    read: Reader | None = None,
 ) -> HostVector:
     """A vector of single environments.
 
@@ -49,11 +50,15 @@ def vector_of(
         workers: processes to step them in, no more than there are environments; 0 or 1 steps them
             in this one.
         timeout: seconds after which a worker counts as hung.
+        read: what is shown of the environments' observations side by side, [n, ...] for as many as
+            are stepped together; they themselves by default.
     """
     workers = min(workers, len(seeds))
     if workers <= 1:
-        return SerialVector(make, seeds, observation=observation)
-    return WorkerVector(make, seeds, observation=observation, workers=workers, timeout=timeout)
+        return SerialVector(make, seeds, observation=observation, read=read)
+    return WorkerVector(
+        make, seeds, observation=observation, workers=workers, timeout=timeout, read=read
+    )
 
 
 def check_workers(workers: int, suite: str) -> None:
@@ -106,11 +111,12 @@ class WorkerVector(HostVector):
         observation: PyTree,
         workers: int,
         timeout: float = 120.0,
+        read: Reader | None = None,
     ) -> None:
         """Starts the processes; see `vector_of`."""
         self._timeout = timeout
         self._workers: list[_Worker] = []
-        pickled = _pickle(make)
+        pickled = _pickle((make, read))
         # A file without a name: whatever happens, nothing of it remains.
         with tempfile.TemporaryFile(dir=_memory_folder()) as file:
             file.truncate(worker.board_size(observation, len(seeds)))
@@ -206,7 +212,7 @@ def _memory_folder() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def _pickle(make: Callable[[], Single]) -> bytes:
+def _pickle(functions: tuple[Callable[[], Single], Reader | None]) -> bytes:
     try:
         import cloudpickle  # comes with Gymnasium, and takes functions within functions
     except ImportError:
@@ -214,7 +220,7 @@ def _pickle(make: Callable[[], Single]) -> bytes:
     else:
         dumps = cloudpickle.dumps
     try:
-        return dumps(make)
+        return dumps(functions)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UserError(
             f"the environment cannot be sent to another process: {error}; expected one that can "
