@@ -1,31 +1,34 @@
 """The hand-made rules against the learning curves of another implementation, rejax.
 
     OTHER/python benchmarks/trusted_curves.py --theirs theirs.json
-    python benchmarks/trusted_curves.py --ours runs/trusted --theirs theirs.json
+    python benchmarks/trusted_curves.py --ours ours.json --theirs theirs.json
 
 The first command needs rejax 0.1.3, which runs with gymnax 0.0.9 only: a virtual environment apart,
 without discorl. The second needs `discorl[gymnax]`. Either goes on where it was stopped. On both
 sides a learning rate is chosen for each environment on seeds that count for nothing else; budgets,
-sizes of networks and, for PPO, sizes of batches, epochs and discounts are the same. The result is
-the mean return of the last tenth: of training here, of regular test episodes there.
+discounts and sizes of networks are the same and, where the algorithm is, sizes of batches, passes
+and the entropy bonus, too. The result is the mean return of the last tenth: of training here, of
+regular test episodes there.
 """
 
 import argparse
+import copy
 import dataclasses
-import functools
 import itertools
 import json
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-LEARNING_RATES = (3e-4, 1e-3, 3e-3)
-SEEDS, SWEEP_SEEDS, SWEEP_SEED = 6, 2, 1_000_000  # as many agents in the sweep as count
-HIDDEN = (64, 64)
+LEARNING_RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+SEEDS, SWEEP_SEEDS, SWEEP_SEED = 8, 2, 1_000_000  # as many agents in the sweep as count
+HIDDEN = (64, 64)  # of the network of each output
 DISCOUNT = 0.99
+ENTROPY_COST = 0.01
 RECENT = 0.1  # share of a curve, its end, that counts
 TEST_POINTS, TEST_EPISODES = 20, 16  # of the other implementation
 RESAMPLES = 10_000
@@ -39,76 +42,90 @@ class Task:
     steps: int
 
 
-ENVIRONMENTS, UNROLL, EPOCHS, MINIBATCHES = 64, 32, 4, 8  # of PPO on both sides
-# Whole updates of PPO, and whole numbers of them between two tests.
-TASKS = (Task("CartPole-v1", 204_800), Task("Breakout-MinAtar", 1_024_000))
+TASKS = (Task("CartPole-v1", 204_800), Task("Breakout-MinAtar", 512_000))
 
-ON_POLICY = {"num_envs": ENVIRONMENTS, "num_steps": UNROLL, "num_minibatches": MINIBATCHES}
-THEIRS: Mapping[str, Mapping[str, Any]] = {
-    "ppo": ON_POLICY
-    | {
-        "num_epochs": EPOCHS,
-        "agent_kwargs": {"activation": "relu", "hidden_layer_sizes": HIDDEN},
-        "max_grad_norm": 0.5,
-        "ent_coef": 0.01,
-    },
-    "pqn": ON_POLICY | {"num_epochs": EPOCHS, "max_grad_norm": 10.0, "td_lambda": 0.9},
+ENVIRONMENTS, UNROLL, EPOCHS, MINIBATCHES = 16, 32, 4, 4  # of PPO and PQN
+SHORT = 16  # unroll of what makes one pass over its data
+
+_PASSES = {"num_envs": ENVIRONMENTS, "num_steps": UNROLL, "num_epochs": EPOCHS}
+_PASSES |= {"num_minibatches": MINIBATCHES}
+_POLICY = {
+    "agent_kwargs": {"activation": "relu", "hidden_layer_sizes": HIDDEN},
+    "max_grad_norm": 0.5,
+    "ent_coef": ENTROPY_COST,
 }
-REPLAY = {"environments": 8, "unroll": 16, "batch": 32, "replay_fraction": 0.75, "replay": 4096}
-OURS: tuple[Mapping[str, Any], ...] = (
-    {
-        "rule": f"ppo:epochs={EPOCHS},minibatches={MINIBATCHES},entropy_cost=0.01",
-        "settings": {
-            "environments": ENVIRONMENTS,
-            "batch": ENVIRONMENTS,
-            "unroll": UNROLL,
-            "adam_epsilon": 1e-8,
-        },
-    },
-    {"rule": "q_lambda", "settings": REPLAY},
-    {"rule": "actor_critic"},
-    {"rule": "policy_gradient"},
-    {"rule": "muesli", "settings": REPLAY},
-)
-SETTINGS = {
-    "torso": "mlp",
-    "hidden": HIDDEN,
-    "discount": DISCOUNT,
-    "log_every": 8,
-    "checkpoint_every": 2048,
+# With one pass over the data in one piece nothing is clipped, and PPO is advantage actor-critic;
+# without decay of the errors it is REINFORCE with a baseline.
+_ONE_PASS = _POLICY | {"num_envs": ENVIRONMENTS, "num_steps": SHORT}
+_ONE_PASS |= {"num_epochs": 1, "num_minibatches": 1}
+THEIRS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "ppo": ("ppo", _PASSES | _POLICY),
+    "a2c": ("ppo", _ONE_PASS),
+    "reinforce": ("ppo", _ONE_PASS | {"gae_lambda": 1.0}),
+    "pqn": ("pqn", _PASSES | {"max_grad_norm": 10.0, "td_lambda": 0.9}),
 }
-# What each rule is held against. Only the first two are the same kind of algorithm: the others are
-# held against the level that PPO reaches, no more.
+_FRESH = {"environments": ENVIRONMENTS, "batch": ENVIRONMENTS, "unroll": SHORT}
+_FRESH |= {"max_gradient_norm": 0.5, "adam_epsilon": 1e-8}
+_REPLAY = {"environments": 4, "unroll": SHORT, "batch": 32, "replay_fraction": 0.875}
+_REPLAY |= {"replay": 2048}
+_BONUS = f"entropy_cost={ENTROPY_COST}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ours:
+    """One of our rules, and how it is trained."""
+
+    rule: str
+    settings: Mapping[str, Any]
+
+
+OURS = {
+    "ppo": Ours(
+        f"ppo:epochs={EPOCHS},minibatches={MINIBATCHES},{_BONUS}", _FRESH | {"unroll": UNROLL}
+    ),
+    "actor_critic": Ours(f"actor_critic:{_BONUS}", _FRESH),
+    "policy_gradient": Ours(f"policy_gradient:{_BONUS}", _FRESH),
+    "q_lambda": Ours("q_lambda", _REPLAY),
+    "muesli": Ours("muesli", _REPLAY),
+}
+# What each rule is held against. The first three are the same algorithm; Q(lambda) learns from
+# replay and PQN does not; Muesli is held against the level that PPO reaches, no more.
 REFERENCES = {
     "ppo": "ppo",
+    "actor_critic": "a2c",
+    "policy_gradient": "reinforce",
     "q_lambda": "pqn",
-    "actor_critic": "ppo",
-    "policy_gradient": "ppo",
     "muesli": "ppo",
 }
+
+
+def _record(
+    file: Path,
+    tasks: Sequence[Task],
+    names: Iterable[str],
+    train: Callable[[Task, str], dict[str, Any]],
+) -> dict[str, Any]:
+    """Adds what a file of entries, by environment and name, lacks."""
+    found = json.loads(file.read_text()) if file.exists() else {}
+    for task, name in itertools.product(tasks, names):
+        entries = found.setdefault(task.name, {})
+        if entries.get(name, {}).get("steps") == task.steps:
+            continue
+        start = time.perf_counter()
+        entries[name] = train(task, name)
+        entries[name]["seconds"] = time.perf_counter() - start
+        file.write_text(json.dumps(found, indent=1))
+        shown = {key: value for key, value in entries[name].items() if key != "curves"}
+        print(task.name, name, shown, flush=True)
+    return found
 
 
 # --- theirs ---------------------------------------------------------------------------------------
 
 
 def record_theirs(file: Path, tasks: Sequence[Task]) -> None:
-    """Trains with rejax whatever the file lacks, which holds an entry by environment."""
-    found = json.loads(file.read_text()) if file.exists() else {}
-    for task in tasks:
-        for name in THEIRS:
-            entries = found.setdefault(task.name, {})
-            if entries.get(name, {}).get("steps") == task.steps:
-                continue
-            start = time.perf_counter()
-            entries[name] = _theirs(task, name)
-            entries[name]["seconds"] = time.perf_counter() - start
-            file.write_text(json.dumps(found, indent=1))
-            print(
-                task.name,
-                name,
-                {k: v for k, v in entries[name].items() if k != "curves"},
-                flush=True,
-            )
+    """Trains with rejax whatever the file lacks."""
+    _record(file, tasks, THEIRS, _theirs)
 
 
 def _theirs(task: Task, name: str) -> dict[str, Any]:
@@ -120,7 +137,9 @@ def _theirs(task: Task, name: str) -> dict[str, Any]:
 
     config = {"env": task.name, "total_timesteps": task.steps, "gamma": DISCOUNT}
     config |= {"eval_freq": task.steps // TEST_POINTS, "skip_initial_evaluation": True}
-    algorithm = rejax.get_algo(name).create(**config, **THEIRS[name])
+    kind, settings = THEIRS[name]
+    # A copy, for rejax takes its own out of what it is given.
+    algorithm = rejax.get_algo(kind).create(**config, **copy.deepcopy(settings))
 
     def test(algorithm: Any, state: Any, key: Any) -> Any:
         limit = algorithm.env_params.max_steps_in_episode
@@ -161,42 +180,65 @@ def final_returns(curves: np.ndarray) -> np.ndarray:
 # --- ours -----------------------------------------------------------------------------------------
 
 
-def record_ours(
-    folder: Path, tasks: Sequence[Task], rules: Sequence[Mapping[str, Any]]
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Trains our rules, as far as it is not done, each in a comparison of its own."""
+def record_ours(file: Path, tasks: Sequence[Task], rules: Mapping[str, Ours]) -> dict[str, Any]:
+    """Trains by our rules whatever the file lacks; see `record_theirs`."""
+    return _record(file, tasks, rules, lambda task, name: _ours(task, rules[name]))
+
+
+def _ours(task: Task, ours: Ours) -> dict[str, Any]:
+    """Tunes one of our rules on seeds of its own, then trains the agents that count."""
     import discorl
 
-    tell = functools.partial(print, flush=True)
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for task, rule in itertools.product(tasks, rules):
-        path = folder / task.name / _label(rule)
-        if path.exists():
-            results = discorl.compare(resume=path, tell=tell)
-        else:
-            results = discorl.compare(
-                rules=[rule],
-                environments=[f"gymnax:{task.name}"],
-                steps=task.steps,
-                learning_rates=LEARNING_RATES,
-                seeds=SEEDS,
-                sweep_seeds=SWEEP_SEEDS,
-                sweep_seed=SWEEP_SEED,
-                seeds_at_once=SWEEP_SEEDS,  # one program for the sweep and what counts
-                settings=SETTINGS,
-                out=path,
-                tell=tell,
-            )
-        for group in results.complete.values():
-            found.setdefault(task.name, {})[_label(rule)] = {
-                "learning_rate": group[0][1]["learning_rate"],
-                "returns": [value for _, record in group for value in record["returns"]],
-            }
-    return found
+    steps_per_update = ours.settings["environments"] * ours.settings["unroll"]
+
+    def returns(rate: float, seed: int, seeds: int) -> np.ndarray:
+        return discorl.train(
+            rule=ours.rule,
+            env=f"gymnax:{task.name}",
+            network=towers,
+            updates=task.steps // steps_per_update,
+            learning_rate=rate,
+            seed=seed,
+            seeds=seeds,
+            discount=DISCOUNT,
+            log_every=8,
+            **ours.settings,
+        ).recent_return()
+
+    sweep = [float(np.mean(returns(rate, SWEEP_SEED, SWEEP_SEEDS))) for rate in LEARNING_RATES]
+    rate = LEARNING_RATES[int(np.argmax(sweep))]
+    return {
+        "steps": task.steps,
+        "learning_rate": rate,
+        "sweep": sweep,
+        "returns": returns(rate, 0, SEEDS).tolist(),
+    }
 
 
-def _label(rule: Mapping[str, Any]) -> str:
-    return rule["rule"].partition(":")[0]
+def towers(spec: Any, observation: Any) -> Any:
+    """An MLP for each output, as the other implementation has it: nothing is shared."""
+    import jax
+    import jax.numpy as jnp
+
+    from discorl.networks import Network
+    from discorl.networks.layers import init_mlp, mlp
+
+    of_actions = {name: (spec.num_actions, *shape) for name, shape in spec.action.items()}
+    shapes = dict(spec.state) | of_actions
+
+    def init(key: Any, observations: Any) -> Any:
+        inputs = observations[0].size
+        keys = jax.random.split(key, len(shapes))
+        return {
+            name: init_mlp(k, inputs, (*HIDDEN, math.prod(shapes[name])))
+            for name, k in zip(sorted(shapes), keys, strict=True)
+        }
+
+    def apply(params: Any, observations: Any) -> Any:
+        flat = observations.reshape(observations.shape[0], -1).astype(jnp.float32)
+        return {name: mlp(params[name], flat).reshape(-1, *shape) for name, shape in shapes.items()}
+
+    return Network(init, apply)
 
 
 # --- side by side ---------------------------------------------------------------------------------
@@ -249,15 +291,15 @@ def main() -> None:
     """Trains what is asked for, and prints the table if both sides are there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--theirs", type=Path, help="JSON file of the other implementation")
-    parser.add_argument("--ours", type=Path, help="folder of our comparisons")
+    parser.add_argument("--ours", type=Path, help="JSON file of ours")
     parser.add_argument("--only", help="name of the only environment")
-    parser.add_argument("--rules", nargs="+", help="names of the only rules, of ours")
+    parser.add_argument("--rules", nargs="+", choices=OURS, help="the only rules, of ours")
     arguments = parser.parse_args()
     tasks = [task for task in TASKS if arguments.only in (None, task.name)]
     if arguments.ours is None:
         record_theirs(arguments.theirs, tasks)
         return
-    rules = [rule for rule in OURS if _label(rule) in (arguments.rules or REFERENCES)]
+    rules = {name: OURS[name] for name in arguments.rules or OURS}
     ours = record_ours(arguments.ours, tasks, rules)
     theirs = json.loads(arguments.theirs.read_text()) if arguments.theirs else {}
     from measuring import report
