@@ -65,7 +65,8 @@ class Config:
     torso: Torso = "auto"
     """Torso of the network; auto takes `residual` for images of 16 pixels a side or more."""
     hidden: tuple[int, ...] = (512, 512)
-    """Widths of the torso's layers."""
+    """Widths of the torso's layers, ReLU between them and none after the last. Heads are linear, so
+    an MLP of one layer is a linear network."""
     filters: tuple[int, ...] = (16, 32, 32)
     """Filters of each section of a residual torso."""
     action_lstm: int = 128

@@ -74,6 +74,7 @@ class HostTrainer:
         """Takes in a rollout, [T, E], and makes an update."""
         key, replay_key = jax.random.split(key)
         buffer, batch = absorb(self.config, buffer, fresh, replay_key)
+        batch = frames.with_stacks(batch, self.config.frame_stack)
         learner, metrics = self.learner.update(learner, eta, batch)
         return buffer, learner, key, metrics
 

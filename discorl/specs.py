@@ -1,21 +1,36 @@
 """Short texts that name a thing and its settings: `catch:rows=8,columns=8` or `ppo:epochs=4`.
 
 The grammar is `NAME[:[ITEM][,KEY=VALUE]...]`. An item picks one thing out of a suite, as in
-`atari:Pong,size=64`; it holds no `=` and no comma.
+`atari:Pong,size=64`; it holds no `=` and no comma. A value may be a range, `LOW..HIGH`, where a
+setting takes one: `grid:reward=0.1..2`.
 """
 
 import dataclasses
 import difflib
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from discorl.types import UserError
 
-Value = bool | int | float | str
 Built = TypeVar("Built")
+Number = TypeVar("Number", bound=float)
+
+
+class Range(NamedTuple, Generic[Number]):
+    """The numbers from `low` to `high`, both included; a single one if the two are equal."""
+
+    low: Number
+    high: Number
+
+    def __str__(self) -> str:
+        return f"{self.low}..{self.high}"
+
+
+Value = bool | int | float | str | Range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +48,8 @@ class Spec:
 def parse(text: str) -> Spec:
     """Reads a text such as `catch`, `catch:rows=8,columns=8` or `suite:item,key=value`.
 
-    Whitespace around the parts is ignored. A value is an integer, a float, `true` or `false` if it
-    reads as one, and otherwise a string.
+    Whitespace around the parts is ignored. A value is an integer, a float, `true`, `false` or a
+    `Range` of finite numbers if it reads as one, and otherwise a string.
 
     Raises:
         UserError: the text does not follow the grammar.
@@ -55,7 +70,12 @@ def parse(text: str) -> Spec:
             raise _malformed(text, f"{part!r} is not KEY=VALUE")
         if key in parameters:
             raise _malformed(text, f"{key!r} is given twice")
-        parameters[key] = _parse_value(value)
+        parameters[key] = read = _parse_value(value)
+        if isinstance(read, Range) and read.low > read.high:
+            raise UserError(
+                f"{key}={read} in {text!r} ends below where it begins; expected "
+                f"{key}={Range(read.high, read.low)}"
+            )
     return Spec(name, item, parameters)
 
 
@@ -69,12 +89,21 @@ def _malformed(text: str, reason: str) -> UserError:
 def _parse_value(text: str) -> Value:
     if text in ("true", "false"):
         return text == "true"
+    number = _parse_number(text)
+    if number is not None:
+        return number
+    ends = [_parse_number(end) for end in text.split("..")]
+    finite = [end for end in ends if end is not None and abs(end) < math.inf]
+    return Range(*finite) if len(ends) == len(finite) == 2 else text
+
+
+def _parse_number(text: str) -> int | float | None:
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
-    return text
+    return None
 
 
 def _format_value(value: Any) -> str:
@@ -121,7 +150,7 @@ def build(constructor: Callable[..., Built], spec: Spec) -> Built:
         if name in settable:
             arguments[name] = _fit(name, value, settable[name].annotation, accepted)
         elif is_open and name != "item":
-            arguments[name] = value
+            arguments[name] = _fit(name, value, Any, accepted)
         else:
             close = difflib.get_close_matches(name, settable, n=1)
             suggestion = f", did you mean {close[0]!r}?" if close else ";"
@@ -157,6 +186,8 @@ def _listing(parameters: Iterable[inspect.Parameter]) -> str:
 def _type_name(annotation: Any) -> str:
     if typing.get_origin(annotation) is Literal:
         return " | ".join(map(_format_value, typing.get_args(annotation)))
+    if typing.get_origin(annotation) is Range:
+        return f"{_type_name(typing.get_args(annotation)[0])} or range"
     if annotation is inspect.Parameter.empty:
         return "any"
     name = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
@@ -168,7 +199,12 @@ def _fit(name: str, value: Value, annotation: Any, accepted: str) -> Any:
     origin = typing.get_origin(annotation)
     choices = typing.get_args(annotation)
     kinds = choices if origin in (typing.Union, types.UnionType) else (annotation,)
-    if origin is Literal:
+    fits: list[Any]
+    if origin is Range:
+        fits = _as_range(value, choices[0])
+    elif isinstance(value, Range) and str not in kinds:
+        fits = []
+    elif origin is Literal:
         fits = [choice for choice in choices if _format_value(choice) == _format_value(value)]
     elif annotation in (Any, inspect.Parameter.empty) or type(value) in kinds:
         fits = [value]
@@ -180,7 +216,23 @@ def _fit(name: str, value: Value, annotation: Any, accepted: str) -> Any:
         # Text that happens to read as a number or a truth value is still a string.
         fits = [_format_value(value)] if str in kinds else []
     if not fits:
-        raise UserError(
-            f"{name}={_format_value(value)} is not of the type {_type_name(annotation)}; {accepted}"
-        )
+        raise UserError(f"{name}={_format_value(value)} {_misfit(value, annotation)}; {accepted}")
     return fits[0]
+
+
+def _as_range(value: Value, kind: type) -> list[Range]:
+    """The value as a range of that kind of number, if it can be read as one."""
+    ends = value if isinstance(value, Range) else (value, value)
+    readable = (int,) if kind is int else (int, float)
+    return [Range(*map(kind, ends))] if all(type(end) in readable for end in ends) else []
+
+
+def _misfit(value: Value, annotation: Any) -> str:
+    """Why a value does not fit, and what would."""
+    if isinstance(value, Range) and typing.get_origin(annotation) is not Range:
+        any_kind = annotation in (Any, inspect.Parameter.empty)
+        kind = "value" if any_kind else _type_name(annotation)
+        return f"is a range; expected a single {kind}"
+    if isinstance(value, str) and ".." in value:
+        return "is not a range, LOW..HIGH with two finite numbers"
+    return f"is not of the type {_type_name(annotation)}"

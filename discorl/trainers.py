@@ -41,13 +41,12 @@ def absorb(
         key: randomness of the sample.
 
     Returns:
-        replay; the batch, [T, B], as the learner reads it.
+        replay; the batch, [T, B], with single frames like the rollout.
     """
-    batch = fresh
-    if buffer is not None:
-        buffer = replay.add(buffer, fresh)
-        batch = replay.mix(buffer, fresh, key, config.batch, config.replayed)
-    return buffer, frames.with_stacks(batch, config.frame_stack)
+    if buffer is None:
+        return None, fresh
+    buffer = replay.add(buffer, fresh)
+    return buffer, replay.mix(buffer, fresh, key, config.batch, config.replayed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +104,8 @@ class Trainer:
         """Acts for one rollout and makes a batch to learn from.
 
         Returns:
-            the new state; the batch, [T, B]; what became of the episodes.
+            the new state; the batch, [T, B], with single frames if frames are stacked; what became
+            of the episodes.
         """
         key, act_key, replay_key = jax.random.split(state.key, 3)
         assert state.actor is not None
@@ -124,6 +124,7 @@ class Trainer:
     def update(self, state: TrainState, eta: Params) -> tuple[TrainState, Metrics]:
         """Collects a batch and learns from it."""
         state, batch, episodes = self.collect(state)
+        batch = frames.with_stacks(batch, self.config.frame_stack)
         learner, metrics = self.learner.update(state.learner, eta, batch)
         return dataclasses.replace(state, learner=learner), metrics | episodes
 

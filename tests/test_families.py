@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import itertools
 
@@ -17,6 +18,7 @@ from discorl.envs.families.grid import Grid, GridParameters, GridState
 from discorl.envs.families.memory import Memory, MemoryParameters, MemoryState
 from discorl.envs.families.tabular import Tabular, TabularParameters, TabularState
 from discorl.envs.families.windy_catch import WindyCatch, WindyCatchParameters, WindyCatchState
+from discorl.specs import Range
 from discorl.types import UserError
 
 KEY = jax.random.key(0)
@@ -31,6 +33,22 @@ ALL = {
     "memory": Memory(),
     "tabular": Tabular(states=5, actions=2, features=3, limit=10),
     "windy_catch": WindyCatch(),
+}
+# The same sizes, so that compiled programs serve both, and other members.
+VARIED = {
+    "bandit": {"best": Range(2.0, 2.0), "others": Range(-3.0, 1.9), "noise": Range(0.0, 0.0)},
+    "chain": {"goal": Range(3.0, 4.0), "temptation": Range(0.0, 0.1), "fatal": 1.0},
+    "cliff": {"gust": Range(0.5, 0.9), "penalty": Range(0.0, 0.0)},
+    "grid": {
+        "reward": Range(0.1, 5.0),
+        "respawn": Range(0.9, 1.0),
+        "bad": 1.0,
+        "terminal": 0.0,
+        "returning": 1.0,
+    },
+    "memory": {"delay": Range(3, 5)},
+    "tabular": {"rewarded": 0.0, "hazardous": 1.0, "hazard": Range(0.8, 1.0)},
+    "windy_catch": {"wind": Range(0.4, 1.0), "slip": Range(0.5, 0.9), "width": Range(2, 2)},
 }
 step_once = jax.jit(lambda family, *arguments: family.step(*arguments), static_argnums=0)
 begin_episode = jax.jit(lambda family, *arguments: family.reset(*arguments), static_argnums=0)
@@ -180,6 +198,131 @@ def test_with_parity_stays_in_range(size: int) -> None:
         assert 0 <= result < size
         assert result % 2 == wanted % 2
         assert result == number or number % 2 != wanted % 2
+
+
+# --- ranges ---------------------------------------------------------------------------------------
+
+
+def varied(name: str) -> Family:
+    return dataclasses.replace(ALL[name], **VARIED[name])
+
+
+def spans(name: str, members) -> list[tuple]:
+    """What was drawn, [MANY, ...], with the least and the most that it may be."""
+    match name:
+        case "bandit":
+            best = np.max(members.means, axis=-1)
+            others = np.sort(members.means, axis=-1)[..., :-1]
+            return [(best, 2, 2), (others, -3, 1.9), (members.deviation, 0, 0)]
+        case "chain":
+            share = members.temptations / (0.3 * members.goal[:, None])
+            return [(members.goal, 3, 4), (share, 0, 0.1), (members.fatal, 1, 1)]
+        case "cliff":
+            return [(members.gust, 0.5, 0.9), (members.penalty, 0, 0)]
+        case "grid":
+            sizes = np.abs(members.rewards)
+            flags = [(members.rewards[:, 1:] < 0, 1, 1), (members.terminal, 0, 0)]
+            return [(sizes, 0.1, 5), (members.respawn, 0.9, 1), *flags]
+        case "memory":
+            return [(members.delay, 3, 5)]
+        case "tabular":
+            # The one that pays for certain is apart.
+            return [(members.rewards.reshape(MANY, -1)[:, 1:], 0, 0), (members.hazards, 0.8, 1)]
+        case "windy_catch":
+            slip = members.slipperiness
+            return [(np.abs(members.wind), 2, 5), (slip, 5, 9), (members.width, 2, 2)]
+    raise AssertionError(name)
+
+
+@every_family
+def test_members_are_drawn_from_the_ranges(name: str) -> None:
+    for split in ("train", "held_out"):
+        for drawn, least, most in spans(name, sampled(varied(name), split)):
+            slack = 0.05 * (most - least) + 1e-6
+            assert least - 1e-6 <= drawn.min() <= least + slack, drawn.min()
+            assert most - slack <= drawn.max() <= most + 1e-6, drawn.max()
+
+
+@every_family
+def test_splits_and_references_hold_for_any_range(name: str) -> None:
+    plain, tasks = ALL[name], []
+    for split in ("train", "held_out"):
+        members = sampled(varied(name), split)
+        # What a member's split is does not depend on the ranges it was drawn from.
+        assert (batched(plain.held_out)(members) == (split == "held_out")).all()
+        tasks.append({identity(plain, pick(members, i)) for i in range(MANY)})
+    assert not tasks[0] & tasks[1]
+    # `members` are those held out. The program is the one that plays the plain family's.
+    reference = jax.vmap(plain.reference)(members)
+    for i in range(2):
+        returns, ends = episode_returns(plain, pick(members, i), jax.random.key(i), 2000)
+        assert (ends == 1).all()
+        expected = np.array([each[i] for each in reference])
+        error = np.std(returns, axis=1) / np.sqrt(2000)
+        assert (np.abs(returns.mean(axis=1) - expected) <= 4.5 * error + 0.005).all()
+
+
+def test_wind_and_slip_tell_the_splits_apart_where_width_cannot() -> None:
+    """In turn, the width, the grip and the wind alone are left to differ."""
+    calm, firm, narrow = Range(0.0, 0.0), Range(0.0, 0.0), Range(1, 1)
+    for settings in (
+        {"wind": calm, "slip": firm},
+        {"wind": calm, "width": narrow},
+        {"slip": firm, "width": narrow},
+        {"wind": Range(0.4, 0.6), "slip": firm, "width": narrow},
+    ):
+        family = WindyCatch(rows=3, columns=4, **settings)
+        for split in ("train", "held_out"):
+            members = sampled(family, split)
+            assert (batched(family.held_out)(members) == (split == "held_out")).all()
+            assert np.abs(members.wind).min() >= family._winds.low
+            assert np.abs(members.wind).max() <= family._winds.high
+            assert members.slipperiness.max() <= family._slips.high
+            assert (members.width >= family.width.low).all()
+            assert (members.width <= family.width.high).all()
+    assert set(members.wind.tolist()) == {-2, 2}  # of the last, held out; 3 is for train members
+
+
+# Of every parameter of the members of `ALL`: the sum of all numbers, each times its place. They are
+# what was drawn before ranges could be set; a bundled rule was discovered on such members.
+RECORDED = {
+    "bandit": {
+        "train": [57399.8498, 5085.8505],
+        "held_out": [81948.2722, 4909.46213],
+    },
+    "chain": {
+        "train": [706607.0, 92587.0, 20217.4833, 421.197579, 74971.8112, 10665.0, 65129.0],
+        "held_out": [735056.0, 91163.0, 19979.6625, 416.242979, 72412.9966, 10439.0, 64242.0],
+    },
+    "cliff": {
+        "train": [714804.0, 1934.39849, 20217.4833, 1001106.0],
+        "held_out": [734513.0, 1952.81114, 19979.6625, 1001093.0],
+    },
+    "grid": {
+        "train": [2298699.0, 1400884.0, 31970.9538, 41043.0, 4055.1087, 1001084.0],
+        "held_out": [2451324.0, 1394007.0, 36567.0539, 40069.0, 4817.90963, 1001115.0],
+    },
+    "memory": {
+        "train": [180298.0, 68279.0],
+        "held_out": [180308.0, 68206.0],
+    },
+    "tabular": {
+        "train": [15770388.0, 4000991.4, 251724.716, 30916.3874, -239461.12],
+        "held_out": [16346402.0, 4001003.12, 165931.622, 40199.2767, 129287.011],
+    },
+    "windy_catch": {
+        "train": [5142.0, 28013.0, 39019.0, 9817.0],
+        "held_out": [5923.0, 29437.0, 38012.0, 9991.0],
+    },
+}
+
+
+@every_family
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_defaults_draw_the_members_that_they_always_drew(name: str, split: str) -> None:
+    leaves = jax.tree.leaves(sampled(ALL[name], split))
+    sums = [np.sum(x.ravel() * np.arange(1.0, x.size + 1)) for x in leaves]
+    np.testing.assert_allclose(sums, RECORDED[name][split], rtol=1e-5)
 
 
 # --- reference returns ----------------------------------------------------------------------------
@@ -451,7 +594,7 @@ def test_wind_blows_and_paddles_slip_as_often_as_said() -> None:
 
 @pytest.mark.parametrize("visible", [False, True])
 def test_memory_by_hand(visible: bool) -> None:
-    family = Memory(cues=3, longest=4, visible=visible)
+    family = Memory(cues=3, visible=visible, delay=Range(1, 4))
     parameters = MemoryParameters(jnp.array([2, 0, 1]), jnp.int32(2))
     state, observation = begin_episode(family, parameters, KEY)
     np.testing.assert_array_equal(observation[:3], np.eye(3)[int(state.cue)])
@@ -567,6 +710,8 @@ def test_texts_have_defaults() -> None:
     flat = families.make("grid:size=7,objects=4,flat=true")
     assert flat == Grid(size=7, objects=4, flat=True)
     assert flat.observation.shape == (7 * 7 * 4,)
+    ranged = families.make("grid:respawn=0..0.5,reward=2")
+    assert ranged == Grid(respawn=Range(0.0, 0.5), reward=Range(2.0, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -580,6 +725,18 @@ def test_texts_have_defaults() -> None:
         ("memory:cues=1", "memory: cues must be at least 2, got 1"),
         ("bandit:seed=x", "accepts contexts: int = 4, arms: int = 3"),
         ("tabuler", "did you mean 'tabular'?"),
+        ("grid:size=4..6", "a range of sizes, over which `discorl discover --envs` alone"),
+        ("grid:seed=0..3", "seed=0..3 is a range; expected a single int"),
+        ("grid:permuted=0..1", "permuted=0..1 is a range; expected a single bool"),
+        ("grid:respawn=0..1.5", "grid: respawn must be from 0.0 to 1.0, got 0.0..1.5"),
+        ("grid:terminal=nan", "grid: terminal must be from 0.0 to 1.0, got nan"),
+        ("chain:goal=0..1", "chain: goal must be from 0.01 to 100.0, got 0.0..1.0"),
+        ("memory:delay=0..3", "memory: delay must be from 1 to 10000, got 0..3"),
+        ("bandit:others=0..0.6", "others must end below where best begins, got others=0.0..0.6"),
+        ("windy_catch:width=2..9", "windy_catch: width must be from 1 to 8, got 2..9"),
+        ("windy_catch:wind=0.25..0.35", "in steps of 0.2, of which 0.25..0.35 holds none"),
+        ("windy_catch:wind=0,slip=0.05..0.1,width=2", "nothing to tell train from held-out"),
+        ("catch:rows=3..5", "rows=3..5 is a range; expected a single int"),
     ],
 )
 def test_texts_are_refused_with_a_reason(text: str, message: str) -> None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_discovery import assert_same, numbers, poisoned
+from discoveries import assert_same, numbers, poisoned
 
 import discorl
 from discorl.discovery import loop
@@ -151,12 +151,12 @@ def window_by_hand(group, agent, number):
     for _ in range(WINDOW):
         learner, key = bare.training.learner, jax.random.fold_in(bare.training.key, 0xAC7)
         rollout = acting.rollout(learner.params, key)
-        replay, bare, (record, metrics) = group._update(
+        replay, bare, (record, _) = group._update(
             replay, bare, ETA, rollout.trajectory, np.int32(rollout.steps)
         )
         assert_same(record.learner, learner)
         assert record.batch.action.shape == (UNROLL, 3)
-        updates.append((record, metrics))
+        updates.append(record)
         episodes += rollout.episodes
     judged = judging.rollout(bare.training.learner.params, jax.random.split(agent.key)[1])
     assert judged.trajectory.action.shape == (4, JUDGED)

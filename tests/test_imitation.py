@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_discovery import CONFIG, ETA, RULE, TINY, assert_same
+from discoveries import CONFIG, ETA, RULE, TINY, assert_same
 
 import discorl
 from discorl import returns

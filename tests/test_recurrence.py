@@ -4,13 +4,14 @@ import dataclasses
 import functools
 import signal
 
+import discoveries
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import test_discovery
 import test_host
+import test_meta_gradient
 from probes import Mortal
 
 import discorl
@@ -267,7 +268,7 @@ def test_a_negative_width_is_refused():
 
 # The cue, then the question: half of all answers are right by chance, for a return of 0.
 MEMORY = {
-    "env": "memory:cues=2,longest=1",
+    "env": "memory:cues=2,delay=1",
     "rule": "actor_critic",
     "environments": 16,
     "batch": 32,
@@ -305,7 +306,7 @@ def test_a_resumed_run_with_a_core_is_the_same_bit_for_bit(trained, tmp_path, mo
     assert not discorl.train(**few, out=tmp_path / "cut", on_rows=stop).finished
     again = discorl.train(resume=tmp_path / "cut")
     assert again.finished
-    test_discovery.assert_same(again.state, whole.state)
+    discoveries.assert_same(again.state, whole.state)
     np.testing.assert_array_equal(again.metrics["loss"], whole.metrics["loss"])
 
 
@@ -358,21 +359,21 @@ def test_the_meta_gradient_goes_through_the_core():
     """Recorded and in mixed mode, against backward mode through a plain scan."""
     with jax.enable_x64(True):
         optimizer = Optimisation(learning_rate=0.02).optimizer()
-        gradient, eta, loss = test_discovery.problem(optimizer, mixed_mode=True, core=3)
-        test_discovery.assert_all_close(gradient, jax.jit(jax.grad(loss))(eta), 1e-9)
+        gradient, eta, loss = test_meta_gradient.problem(optimizer, mixed_mode=True, core=3)
+        discoveries.assert_all_close(gradient, jax.jit(jax.grad(loss))(eta), 1e-9)
 
 
 @pytest.mark.long
 def test_a_meta_step_of_agents_with_a_core():
     config = discorl.configure_discovery(
-        **test_discovery.TINY | {"envs": ("memory:cues=2,longest=2;core=3;agents=1",)}
+        **discoveries.TINY | {"envs": ("memory:cues=2,delay=1..2;core=3;agents=1",)}
     )
     (group,) = config.groups()
     assert group.config.core == 3
-    agents = Agents(group, config, test_discovery.RULE)
+    agents = Agents(group, config, discoveries.RULE)
     state = jax.jit(agents.begin)(KEY, jnp.int32(0))
     assert state.training.learner.params["core"]["w"].shape == (6 + 3, 4 * 3)
-    gradient, state, metrics = jax.jit(agents.meta_step)(test_discovery.ETA, state)
+    gradient, state, metrics = jax.jit(agents.meta_step)(discoveries.ETA, state)
     norm = float(optax.tree.norm(gradient))
     assert np.isfinite(norm)
     assert norm > 0

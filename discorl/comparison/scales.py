@@ -7,7 +7,7 @@ from typing import Any
 from discorl import envs, specs
 from discorl.comparison.config import ComparisonConfig
 from discorl.comparison.entries import EnvironmentEntry
-from discorl.envs import own, suites
+from discorl.envs import families, own, suites
 from discorl.types import UserError
 
 
@@ -78,7 +78,9 @@ def _check_name(text: str) -> None:
     spec = specs.parse(text)
     suite = envs.SUITES.get(spec.name)
     if suite is None:
-        if spec.name not in envs.REGISTRY and not own.found(spec):
+        if spec.name in families.REGISTRY:
+            families.refuse_ranges_of_sizes(spec)
+        elif spec.name not in envs.REGISTRY and not own.found(spec):
             envs.make(text)  # which says what there is instead
     elif spec.item is not None and not suite.missing():
         suites.check_item(suite.name, spec.item, suite.names())

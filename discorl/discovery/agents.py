@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from discorl import acting, envs
+from discorl import acting, envs, frames
 from discorl.acting import ActorState
 from discorl.config import Config
 from discorl.discovery.config import DiscoverConfig, Group
@@ -93,7 +93,7 @@ def meta_gradient_of(
         config: of the discovery.
         agent: settings of the agent, whose torso the meta-value function has, too.
         learner: the agent's.
-        observation: shapes and dtypes of one observation.
+        observation: shapes and dtypes of one observation, a stack if frames are stacked.
         prepare: what is done to observations first.
     """
     meta_value = MetaValue(
@@ -113,7 +113,18 @@ def meta_gradient_of(
         target_kl=config.target_kl_cost,
         target_improvement=config.target_improvement,
     )
-    return MetaGradient(learner, meta_value, loss)
+    return MetaGradient(learner, meta_value, loss, agent.frame_stack)
+
+
+def judging(agent: Config, config: DiscoverConfig) -> Config:
+    """An agent's settings where it acts to be judged."""
+    return dataclasses.replace(
+        agent,
+        environments=config.validation,
+        unroll=config.validation_unroll,
+        batch=config.validation,
+        replay_fraction=0.0,
+    )
 
 
 def is_finite(state: PyTree) -> Array:
@@ -128,22 +139,21 @@ class Agents:
     def __init__(self, group: Group, config: DiscoverConfig, rule: Disco) -> None:
         self._config = config
         self._agent = group.config
+        self._judged = judging(group.config, config)
         self._tasks = Tasks.of(group.config.env)
         example = self._tasks.environment(self._tasks.draw(jax.random.key(0)))
+        seen = frames.stacked(example.observation, group.config.frame_stack)
         self.learner = learner_of(
-            group.config,
-            example.num_actions,
-            example.observation,
-            rule,
-            mixed_mode=config.mixed_mode,
+            group.config, example.num_actions, seen, rule, mixed_mode=config.mixed_mode
         )
-        self.meta_gradient = meta_gradient_of(
-            config, group.config, self.learner, example.observation
-        )
+        self.meta_gradient = meta_gradient_of(config, group.config, self.learner, seen)
         self.meta_value = self.meta_gradient.meta_value
 
     def _trainer(self, task: PyTree) -> Trainer:
         return Trainer(self._agent, self._tasks.environment(task), self.learner)
+
+    def _judge(self, task: PyTree) -> Trainer:
+        return Trainer(self._judged, self._tasks.environment(task), self.learner)
 
     def begin(self, key: Key, lives: Array) -> AgentState:
         """A new life: a task, an agent that knows nothing, and a budget of experience.
@@ -156,12 +166,11 @@ class Agents:
             key, 6
         )
         task = self._tasks.draw(task_key)
-        trainer = self._trainer(task)
         return AgentState(
             task=task,
-            training=trainer.init(training_key),
+            training=self._trainer(task).init(training_key),
             validation=acting.init(
-                trainer.environment,
+                self._judge(task).acted,
                 validation_key,
                 self._config.validation,
                 self.learner.network.state,
@@ -175,13 +184,50 @@ class Agents:
     def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
         """Lives on for a window of updates, and differentiates it.
 
+        With a stride below the window's length the life goes on from within the window, of which
+        the rest was a look ahead; with one above, it makes more updates after it.
+
         Whether the life is over then is for the caller to see, from the metrics "steps", "budget"
         and "finite": a new life is a large program, and seldom needed.
 
         Returns:
-            the meta-gradient; the new state; metrics.
+            the meta-gradient; the new state; metrics of the updates that the life keeps.
         """
-        trainer = self._trainer(state.task)
+        window, lived = self._config.window, self._config.lived
+        start = state.training, state.meta_value
+        last, records, metrics = self._updates(eta, state.task, start, min(window, lived))
+        kept = None
+        if lived < window:
+            kept = last
+            last, rest, _ = self._updates(eta, state.task, kept, window - lived)
+            records = _join(records, rest)
+        training, meta_value = last
+        key, act_key = jax.random.split(state.key)
+        actor, validation, _ = self._judge(state.task).act(
+            training.learner.params, state.validation, act_key
+        )
+        gradient, meta_value, meta_metrics = self.meta_gradient.differentiate(
+            eta, records, training.learner, meta_value, validation, kept[1] if kept else None
+        )
+        if kept:
+            training = _with_other_luck(kept[0])
+        if lived > window:
+            last = training, meta_value
+            last, _, more = self._updates(eta, state.task, last, lived - window)
+            (training, meta_value), metrics = last, _join(metrics, more)
+        new = AgentState(state.task, training, actor, meta_value, key, state.budget, state.lives)
+        life = {
+            "budget": state.budget,
+            "lives": state.lives,
+            "finite": is_finite((training.learner, meta_value)),
+        }
+        return gradient, new, meta_metrics | _average(metrics) | life
+
+    def _updates(
+        self, eta: Params, task: PyTree, start: tuple[TrainState, MetaValueState], count: int
+    ) -> tuple[tuple[TrainState, MetaValueState], Update, Metrics]:
+        """Makes updates; returns what they lead to, a record and metrics of each, [count, ...]."""
+        trainer = self._trainer(task)
 
         def update(carry: tuple, _: None) -> tuple[tuple, tuple[Update, Metrics]]:
             training, meta_value = carry
@@ -193,27 +239,21 @@ class Agents:
             training = dataclasses.replace(training, learner=learner)
             return (training, meta_value), (record, metrics | episodes)
 
-        (training, meta_value), (window, metrics) = jax.lax.scan(
-            update, (state.training, state.meta_value), length=self._config.window
-        )
-        key, act_key = jax.random.split(state.key)
-        actor, validation, _ = acting.rollout(
-            trainer.environment,
-            lambda *seen: self.learner.policy(training.learner.params, *seen),
-            state.validation,
-            act_key,
-            self._config.validation_unroll,
-        )
-        gradient, meta_value, meta_metrics = self.meta_gradient.differentiate(
-            eta, window, training.learner, meta_value, validation
-        )
-        new = AgentState(state.task, training, actor, meta_value, key, state.budget, state.lives)
-        life = {
-            "budget": state.budget,
-            "lives": state.lives,
-            "finite": is_finite((training.learner, meta_value)),
-        }
-        return gradient, new, meta_metrics | _average(metrics) | life
+        last, (records, metrics) = jax.lax.scan(update, start, length=count)
+        return last, records, metrics
+
+
+def _with_other_luck(training: TrainState) -> TrainState:
+    """The state from which to live through what was looked at ahead.
+
+    With the same random numbers the next window would mostly see the data that the rule has just
+    been fitted to, once for every window that overlaps there.
+    """
+    return dataclasses.replace(training, key=jax.random.fold_in(training.key, 0x11FE))
+
+
+def _join(one: PyTree, two: PyTree) -> PyTree:
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), one, two)
 
 
 def _average(metrics: Metrics) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from discorl import specs
 from discorl.config import Config
+from discorl.discovery import distributions
 from discorl.networks.standard import Torso
 from discorl.optimisation import Schedule
 from discorl.rules.meta_network import Sizes
@@ -20,8 +21,9 @@ class DiscoverConfig:
     envs: tuple[str, ...] = ("catch:rows=5,columns=5",)
     """Environments: families of tasks (`grid:size=5`), of which every life draws a member, or
     single environments. Settings of an environment's own agents may follow after a semicolon:
-    `grid:size=5;agents=4;hidden=32,32;learning_rate=1e-3`. Frames are not stacked: agents of a
-    discovery see one at a time, and need a `core` where that is not enough."""
+    `grid:size=5;agents=4;hidden=32,32;learning_rate=1e-3`. Ranges make a distribution:
+    `grid:size=4..6,respawn=0.0..0.5` spreads agents over sizes and lets every life draw the
+    rest."""
     preset: str = "demo"
     """Where the other settings start from."""
     seed: int = 0
@@ -40,6 +42,10 @@ class DiscoverConfig:
 
     window: int = 20
     """Agent updates that a meta-gradient goes through."""
+    stride: int = 0
+    """Agent updates from the start of one window to that of the next; 0: as many as `window`. With
+    fewer, windows overlap, in environments written in JAX; with more, there are updates between
+    them that no meta-gradient goes through."""
     lifetimes: tuple[int, ...] = (20_000, 50_000, 100_000, 200_000)
     """Environment steps of a life, each drawn with a probability inverse to its length."""
     meta_learning_rate: float = 1e-3
@@ -109,6 +115,8 @@ class DiscoverConfig:
     """Hidden widths of the action model's heads."""
     core: int = 0
     """Width of an LSTM between torso and heads, for tasks that need memory; 0: none."""
+    frame_stack: int = 1
+    """Latest frames that agents and their meta-value functions see at once."""
 
     prediction_size: int = 600
     """Size P of the predictions y and z, of a rule from scratch."""
@@ -159,6 +167,7 @@ class DiscoverConfig:
             bool(self.lifetimes) and min(self.lifetimes) >= 1, "lifetimes", "steps of at least 1"
         )
         self._require(self.seed >= 0, "seed", "at least 0")
+        self._require(self.stride >= 0, "stride", "at least 0")
         self._require(
             isinstance(self.start, str) and self.start != "",
             "start",
@@ -179,6 +188,11 @@ class DiscoverConfig:
             raise UserError(f"{name} is {getattr(self, name)}; expected {accepted}")
 
     @property
+    def lived(self) -> int:
+        """Updates by which a meta-step brings an agent's life forward."""
+        return self.stride or self.window
+
+    @property
     def sizes(self) -> Sizes:
         """Sizes of a rule from scratch."""
         nets, blocks = (self.net_width, 1), (self.net_width, 2)
@@ -195,8 +209,22 @@ class DiscoverConfig:
         )
 
     def groups(self) -> list["Group"]:
-        """The agents of each environment, with their settings."""
-        return [self.group(text) for text in self.envs]
+        """The agents of each environment, with their settings; of each size in a range of them."""
+        return [group for text in self.envs for group in self._spread(text)]
+
+    def _spread(self, text: str) -> list["Group"]:
+        whole = self.group(text)
+        env, agents = whole.config.env, whole.count
+        return [
+            Group(
+                config=dataclasses.replace(whole.config, env=share.env),
+                count=share.agents,
+                name=text.replace(env, share.env, 1).replace(
+                    f"agents={agents}", f"agents={share.agents}"
+                ),
+            )
+            for share in distributions.spread(env, agents)
+        ]
 
     def group(self, text: str) -> "Group":
         """The agents that a text such as `grid:size=5;agents=4` asks for."""
@@ -213,7 +241,7 @@ class DiscoverConfig:
         if agents < 1:
             raise UserError(f"agents is {agents} in {text!r}; expected at least 1")
         config = Config(rule="", env=env.strip(), **{**shared, **settings})
-        return Group(config, agents)
+        return Group(config, agents, text)
 
     def as_dict(self) -> dict[str, Any]:
         """The settings as JSON can hold them; `DiscoverConfig(**...)` reads them back."""
@@ -226,6 +254,7 @@ class Group:
 
     config: Config  # how each of them trains
     count: int
+    name: str  # the text that asks for them
 
 
 # Settings that the agents of an environment may have of their own.
@@ -245,6 +274,7 @@ _OWN = (
     "action_lstm",
     "action_hidden",
     "core",
+    "frame_stack",
 )
 
 

@@ -11,33 +11,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discorl import frames
 from discorl.config import Config
-from discorl.discovery.agents import draw_lifetime, is_finite, learner_of, meta_gradient_of
+from discorl.discovery.agents import (
+    draw_lifetime,
+    is_finite,
+    judging,
+    learner_of,
+    meta_gradient_of,
+)
 from discorl.discovery.config import DiscoverConfig, Group
+from discorl.discovery.host_windows import HostAgentState, Places, Window
 from discorl.discovery.meta_gradient import Update
-from discorl.discovery.meta_value import MetaValueState
 from discorl.envs.host import HostEnvironment
-from discorl.host_acting import Episode, Rollout
-from discorl.host_training import Background, HostTrainer, acting_key
+from discorl.host_training import Background, HostTrainer
 from discorl.learning import Learner
 from discorl.networks.prepared import prepared
 from discorl.replay import ReplayState
 from discorl.rules import Disco
 from discorl.trainers import TrainState, absorb
-from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class HostAgentState:
-    """All that an agent's life depends on but its environments, which cannot be kept."""
-
-    training: TrainState
-    meta_value: MetaValueState
-    key: Key
-    budget: Array  # [] int32, environment steps of this life
-    lives: Array  # [] int32, lives ended so far
-
+from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory, UserError
 
 HostAgentStates = tuple[HostAgentState, ...]
 
@@ -46,53 +39,9 @@ def host_learner_of(
     agent: Config, environment: HostEnvironment, rule: Disco, *, mixed_mode: bool = False
 ) -> Learner:
     """The learner of an agent on the host, whose network sees prepared observations."""
-    shown = environment.shown(environment.observation)
+    shown = environment.shown(frames.stacked(environment.observation, agent.frame_stack))
     learner = learner_of(agent, environment.num_actions, shown, rule, mixed_mode=mixed_mode)
     return dataclasses.replace(learner, network=prepared(learner.network, environment.prepare))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Places:
-    """Where an agent acts in one of its lives."""
-
-    training: Background
-    validation: Background
-
-    def close(self) -> None:
-        """Ends the environments."""
-        self.training.close()
-        self.validation.close()
-
-
-@dataclasses.dataclass
-class _Window:
-    """An agent while it lives on, and what is recorded of it."""
-
-    places: _Places
-    agent: HostAgentState  # without its replay
-    replay: ReplayState | None
-    updates: list[tuple[Update, Metrics]] = dataclasses.field(default_factory=list)
-    episodes: list[Episode] = dataclasses.field(default_factory=list)
-
-    def act(self) -> None:
-        """Has the next rollout begun, with the newest parameters."""
-        training = self.agent.training
-        self.places.training.ask(training.learner.params, acting_key(training.key))
-
-    def act_for_validation(self) -> None:
-        """Has the rollout begun on which the agent is judged."""
-        _, key = jax.random.split(self.agent.key)
-        self.places.validation.ask(self.agent.training.learner.params, key)
-
-    def returns(self) -> dict[str, float]:
-        """Metrics of the finished episodes: NaN where there are none."""
-        totals = [episode.total for episode in self.episodes]
-        lengths = [episode.length for episode in self.episodes]
-        return {
-            "episodes": float(len(totals)),
-            "return": float(np.mean(totals)) if totals else float("nan"),
-            "episode_length": float(np.mean(lengths)) if lengths else float("nan"),
-        }
 
 
 class HostAgents:
@@ -119,22 +68,33 @@ class HostAgents:
             rule: that is discovered.
             environment: in which they all live.
             number: of the group, from which seeds are derived.
+
+        Raises:
+            UserError: windows would overlap.
         """
+        if config.lived < config.window:
+            raise UserError(
+                f"stride is {config.stride}, and {environment.name} is on the host, where no "
+                "environment can go back to within a window: expected at least the window's "
+                f"length, {config.window}, or 0 for the same"
+            )
         self._config, self._number = config, number
         learner = host_learner_of(group.config, environment, rule, mixed_mode=config.mixed_mode)
         self._trainer = HostTrainer(group.config, environment, learner)
-        judging = HostTrainer(_validating(group.config, config), environment, learner)
+        judge = HostTrainer(judging(group.config, config), environment, learner)
         # Of which all others are made: they compile once for all.
-        self._actors = self._trainer.actor(0), judging.actor(0)
+        self._actors = self._trainer.actor(0), judge.actor(0)
+        seen = frames.stacked(environment.observation, group.config.frame_stack)
         self.meta_gradient = meta_gradient_of(
-            config, group.config, learner, environment.observation, environment.prepare
+            config, group.config, learner, seen, environment.prepare
         )
         self.meta_value = self.meta_gradient.meta_value
         self._begin = jax.jit(self.begin)
         self._update = jax.jit(self.update, donate_argnums=0)
         self._differentiate = jax.jit(self.differentiate)
+        self._report = jax.jit(self.report)
         self._stack = jax.jit(_stack)
-        self._places: dict[int, _Places] = {}
+        self._places: dict[int, Places] = {}
 
     # --- pure functions of one agent --------------------------------------------------------------
 
@@ -188,27 +148,29 @@ class HostAgents:
         self,
         eta: Params,
         agent: HostAgentState,
-        updates: Sequence[tuple[Update, Metrics]],
+        updates: Sequence[Update],
         validation: Trajectory,
     ) -> tuple[Params, HostAgentState, Metrics]:
         """Pulls the meta-gradient back through a window of updates.
 
         Returns:
-            the meta-gradient; the agent; metrics, of the window's updates their means.
+            the meta-gradient; the agent; metrics.
         """
-        window, metrics = _stack(updates)
-        gradient, meta_value, meta_metrics = self.meta_gradient.differentiate(
-            eta, window, agent.training.learner, agent.meta_value, validation
+        gradient, meta_value, metrics = self.meta_gradient.differentiate(
+            eta, _stack(updates), agent.training.learner, agent.meta_value, validation
         )
         key, _ = jax.random.split(agent.key)
+        return gradient, dataclasses.replace(agent, meta_value=meta_value, key=key), metrics
+
+    def report(self, agent: HostAgentState, metrics: Sequence[Metrics]) -> Metrics:
+        """Where an agent's life stands, and the means of its updates' metrics."""
         life = {
             "steps": agent.training.steps,
             "budget": agent.budget,
             "lives": agent.lives,
-            "finite": is_finite((agent.training.learner, meta_value)),
+            "finite": is_finite((agent.training.learner, agent.meta_value)),
         }
-        agent = dataclasses.replace(agent, meta_value=meta_value, key=key)
-        return gradient, agent, meta_metrics | jax.tree.map(jnp.mean, metrics) | life
+        return jax.tree.map(jnp.mean, _stack(metrics)) | life
 
     # --- the group --------------------------------------------------------------------------------
 
@@ -233,6 +195,8 @@ class HostAgents:
     ) -> tuple[Params, HostAgentStates, Metrics]:
         """Every agent lives on for a window of updates, which is then differentiated.
 
+        With a stride above the window's length it makes more updates after that.
+
         Args:
             eta: the rule's parameters.
             state: the agents; unlike with compiled groups, its arrays are not used up.
@@ -250,38 +214,59 @@ class HostAgents:
             raise
 
     def _live_on(
-        self, eta: Params, windows: list[_Window]
+        self, eta: Params, windows: list[Window]
     ) -> tuple[Params, HostAgentStates, Metrics]:
         for window in windows:
             window.act()
         for left in reversed(range(self._config.window)):
             for window in windows:
-                rollout = _result(window.places.training)
-                window.replay, window.agent, record = self._update(
-                    window.replay, window.agent, eta, rollout.trajectory, np.int32(rollout.steps)
-                )
-                window.updates.append(record)
-                window.episodes += rollout.episodes
+                window.updates.append(self._learn(window, eta))
                 if left:
                     window.act()
                 else:
                     window.act_for_validation()
-        lived = [self._judge(window, eta) for window in windows]
-        gradients, metrics = self._stack([(gradient, metrics) for gradient, _, metrics in lived])
-        return gradients, tuple(agent for _, agent, _ in lived), metrics
+        between = self._config.lived - self._config.window
+        judged: list[tuple[Params, Metrics]] = []
+        for window in windows:
+            judged.append(self._judge(window, eta))
+            if between:
+                window.act()
+        for left in reversed(range(between)):
+            for window in windows:
+                self._learn(window, eta)
+                if left:
+                    window.act()
+        lived = [
+            self._report(window.agent, window.metrics) | window.returns() for window in windows
+        ]
+        gradients, of_validation, of_life = self._stack(
+            [(*answer, life) for answer, life in zip(judged, lived, strict=True)]
+        )
+        agents = tuple(_with_replay(window.agent, window.replay) for window in windows)
+        return gradients, agents, of_validation | of_life
 
-    def _judge(
-        self, window: _Window, eta: Params
-    ) -> tuple[Params, HostAgentState, dict[str, Array | float]]:
-        validation = _result(window.places.validation).trajectory
-        gradient, agent, metrics = self._differentiate(
+    def _learn(self, window: Window, eta: Params) -> Update:
+        """An update on the rollout that was asked for, and its record."""
+        rollout = window.rollout()
+        window.replay, window.agent, (record, metrics) = self._update(
+            window.replay, window.agent, eta, rollout.trajectory, np.int32(rollout.steps)
+        )
+        window.metrics.append(metrics)
+        window.episodes += rollout.episodes
+        return record
+
+    def _judge(self, window: Window, eta: Params) -> tuple[Params, Metrics]:
+        """The meta-gradient, and metrics of the data that the agent is judged on."""
+        validation = window.rollout_for_validation().trajectory
+        gradient, window.agent, metrics = self._differentiate(
             eta, window.agent, window.updates, validation
         )
-        return gradient, _with_replay(agent, window.replay), metrics | window.returns()
+        window.updates.clear()
+        return gradient, metrics
 
-    def _open(self, state: HostAgentStates) -> list[_Window]:
+    def _open(self, state: HostAgentStates) -> list[Window]:
         """Windows of all agents, whose environments have started."""
-        starting: list[_Places] = []
+        starting: list[Places] = []
         for i, agent in enumerate(state):
             if i not in self._places:
                 self._places[i] = self._start(i, agent)
@@ -291,7 +276,7 @@ class HostAgents:
             places.validation.wait()
         return [
             # Replay is written in place from here on, and the state must outlive a failure.
-            _Window(
+            Window(
                 self._places[i],
                 _with_replay(agent, None),
                 jax.tree.map(jnp.copy, agent.training.replay),
@@ -299,31 +284,14 @@ class HostAgents:
             for i, agent in enumerate(state)
         ]
 
-    def _start(self, i: int, agent: HostAgentState) -> _Places:
+    def _start(self, i: int, agent: HostAgentState) -> Places:
         """Environments whose seeds no other life has, nor the same one once it is resumed."""
         lives, updates = int(agent.lives), int(agent.training.learner.updates)
         entropy = [self._config.seed, self._number, i, lives, updates]
         seeds = np.random.SeedSequence(entropy).generate_state(2).tolist()
         params = agent.training.learner.params
         actors = zip(self._actors, seeds, strict=True)
-        return _Places(*(Background(actor.again(seed), params) for actor, seed in actors))
-
-
-def _validating(agent: Config, config: DiscoverConfig) -> Config:
-    """Settings of acting for validation."""
-    return dataclasses.replace(
-        agent,
-        environments=config.validation,
-        unroll=config.validation_unroll,
-        batch=config.validation,
-        replay_fraction=0.0,
-    )
-
-
-def _result(background: Background) -> Rollout:
-    rollout = background.wait()
-    assert rollout is not None
-    return rollout
+        return Places(*(Background(actor.again(seed), params) for actor, seed in actors))
 
 
 def _with_replay(agent: HostAgentState, replay: ReplayState | None) -> HostAgentState:

@@ -10,7 +10,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl import returns
+from discorl import frames, returns
 from discorl.discovery.agents import Agents, AgentState, is_finite
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.meta_gradient import improved_policy
@@ -58,7 +58,9 @@ class Imitators(Agents):
         Returns:
             the gradient of the distance between the targets; the new state; metrics.
         """
-        training, batch, episodes = self._trainer(state.task).collect(state.training)
+        trainer = self._trainer(state.task)
+        training, batch, episodes = trainer.collect(state.training)
+        batch = frames.with_stacks(batch, trainer.config.frame_stack)
 
         def distance(eta: Params) -> tuple[Array, tuple]:
             learner, metrics = self.learner.update(training.learner, eta, batch)

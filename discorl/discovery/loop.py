@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import compilation, plots, rules
+from discorl.discovery import distributions
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.imitation import imitate
 from discorl.discovery.population import Columns, Population, PopulationState
@@ -104,6 +105,7 @@ def discover(
             check_settings(run, run.config, DiscoverConfig)
             config = DiscoverConfig(**run.config)
         config = config or configure_discovery(**settings)
+        _tell_of_sizes_left_out(config)
         rule, eta = starting_rule(config, _kept_start(run))
         population = Population(config, rule)
         stack.callback(population.close)
@@ -149,6 +151,13 @@ def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Dis
     return loaded, jax.tree.map(jnp.asarray, eta)
 
 
+def _tell_of_sizes_left_out(config: DiscoverConfig) -> None:
+    for group in map(config.group, config.envs):
+        notice = distributions.notice(group.config.env, group.count)
+        if notice is not None:
+            print(notice, file=sys.stderr)
+
+
 def _check_start(config: DiscoverConfig, rule: Disco, population: Population) -> None:
     if config.start == IMITATED and population.host_environments:
         raise UserError(
@@ -187,6 +196,7 @@ class _Loop:
         self._run = run
         counted = enumerate(population.counts)
         self._groups = [group for group, count in counted for _ in range(count)]  # of each agent
+        self._names = [group.name for group in config.groups()]
         self._rows: Rows = []
         self._evaluations: Rows = []
         self._versions = versions()
@@ -263,10 +273,10 @@ class _Loop:
 
     def _returns(self, by_agent: np.ndarray) -> dict[str, float]:
         """Mean return by environment, each of which has a scale of its own."""
-        names = np.array([self._config.envs[group] for group in self._groups])
+        names = np.array([self._names[group] for group in self._groups])
         return {
             f"return/{name}": _mean_of_known(by_agent[names == name])
-            for name in dict.fromkeys(self._config.envs)
+            for name in dict.fromkeys(self._names)
         }
 
     def _with_advice(self, done: int, error: EnvironmentFailure) -> EnvironmentFailure:

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from discorl import returns
-from discorl.discovery.meta_value import MetaValue, MetaValueState
+from discorl import frames, returns
+from discorl.discovery.meta_value import Estimates, MetaValue, MetaValueState
 from discorl.learning import Details, Learner, LearnerState
 from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
 
@@ -37,7 +37,7 @@ class Update:
     """One update of a window, as it is recorded to be differentiated later."""
 
     learner: LearnerState  # before the update
-    batch: Trajectory  # [T, B]
+    batch: Trajectory  # [T, B], with single frames if frames are stacked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,17 +47,19 @@ class MetaGradient:
     The updates of a window are made once, while data are collected, and recorded. The backward
     pass then takes them one by one from the last to the first: it computes an update again and
     pulls the gradient back through it. So memory grows with the number of updates only by the
-    recorded states.
+    recorded states and data. Frames are recorded once, and stacked where a network is asked.
     """
 
     learner: Learner
     meta_value: MetaValue
     loss: MetaLoss = MetaLoss()
+    frame_stack: int = 1  # frames that both networks see at once
 
     def update(
         self, learner: LearnerState, meta_value: MetaValueState, eta: Params, batch: Trajectory
     ) -> tuple[LearnerState, MetaValueState, Metrics]:
         """One update of the agent, and of its meta-value function on the same batch."""
+        batch = frames.with_stacks(batch, self.frame_stack)
         learner, metrics, details = self.learner.update_in_detail(learner, eta, batch)
         meta_value = self.meta_value.update(meta_value, batch, details.online["logits"][:-1])
         return learner, meta_value, metrics
@@ -69,6 +71,7 @@ class MetaGradient:
         learner: LearnerState,
         meta_value: MetaValueState,
         validation: Trajectory,
+        kept: MetaValueState | None = None,
     ) -> tuple[Params, MetaValueState, Metrics]:
         """Pulls the gradient of the meta-loss back through a recorded window.
 
@@ -78,15 +81,19 @@ class MetaGradient:
             learner: the agent after the last of them.
             meta_value: the meta-value function after the last of them.
             validation: experience of the updated agent, [T', B'].
+            kept: the meta-value function to go on with, if it is an earlier one.
 
         Returns:
-            the meta-gradient, shaped like eta; the meta-value function with its moments updated;
-            metrics.
+            the meta-gradient, shaped like eta; the meta-value function to go on with, its moments
+            updated; metrics.
         """
         count = jax.tree.leaves(window)[0].shape[0]
-        cotangent, (meta_value, metrics) = jax.grad(
+        validation = frames.with_stacks(validation, self.frame_stack)
+        cotangent, (meta_value, estimates, metrics) = jax.grad(
             lambda params: self._validation_loss(params, meta_value, validation), has_aux=True
         )(learner.params)
+        if kept is not None:
+            meta_value = self.meta_value.take_in(kept, validation, estimates)
         zeros = jax.tree.map(jnp.zeros_like, _floats(learner))
         after = dataclasses.replace(zeros, params=cotangent)
 
@@ -95,8 +102,9 @@ class MetaGradient:
 
             def forward(eta: Params, floats: LearnerState) -> tuple[LearnerState, Array]:
                 state = _merge(floats, update.learner)
-                state, _, details = self.learner.update_in_detail(state, eta, update.batch)
-                return _floats(state), self._target_penalty(details, update.batch)
+                batch = frames.with_stacks(update.batch, self.frame_stack)
+                state, _, details = self.learner.update_in_detail(state, eta, batch)
+                return _floats(state), self._target_penalty(details, batch)
 
             (_, penalty), pullback = jax.vjp(forward, eta, _floats(update.learner))
             share = jnp.ones_like(penalty) / count
@@ -165,7 +173,7 @@ class MetaGradient:
 
     def _validation_loss(
         self, params: Params, meta_value: MetaValueState, validation: Trajectory
-    ) -> tuple[Array, tuple[MetaValueState, Metrics]]:
+    ) -> tuple[Array, tuple[MetaValueState, Estimates, Metrics]]:
         """The meta-loss but for the penalty on targets."""
         outputs, _ = self.learner.outputs(params, validation)
         logits = outputs["logits"][:-1]
@@ -193,7 +201,7 @@ class MetaGradient:
             "importance_ratio": mean(jnp.minimum(1, estimates.rho), steps),
         }
         named: Outputs = {f"meta/{name}": value for name, value in metrics.items()}
-        return policy_gradient + penalty, (meta_value, named)
+        return policy_gradient + penalty, (meta_value, estimates, named)
 
 
 def improved_policy(

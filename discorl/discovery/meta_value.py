@@ -118,10 +118,17 @@ class MetaValue:
             estimates; normalised advantages, [T, B]; the state with its moments updated.
         """
         estimates = self._estimate(self._outputs(state.params, trajectory), trajectory, logits)
-        weight = (~trajectory.filler()).astype(logits.dtype)
+        state = self.take_in(state, trajectory, estimates)
+        normalised = returns.normalise(state.adv_moments, estimates.adv, centre=True)
+        return estimates, normalised, state
+
+    def take_in(
+        self, state: MetaValueState, trajectory: Trajectory, estimates: Estimates
+    ) -> MetaValueState:
+        """The state with the advantages of a batch in its moments, whoever estimated them."""
+        weight = (~trajectory.filler()).astype(estimates.adv.dtype)
         moments = returns.update_moments(state.adv_moments, estimates.adv, weight)
-        normalised = returns.normalise(moments, estimates.adv, centre=True)
-        return estimates, normalised, dataclasses.replace(state, adv_moments=moments)
+        return dataclasses.replace(state, adv_moments=moments)
 
     def update(
         self, state: MetaValueState, trajectory: Trajectory, logits: Array

@@ -132,6 +132,7 @@ def configure_discovery(preset: str = "demo", **settings: Any) -> DiscoverConfig
         if name not in fields:
             raise UserError(f"no setting {name!r}; {specs.nearest(name, fields)}")
     config = DiscoverConfig(**{"preset": preset, **PRESETS[preset], **settings})
-    for text in (*config.envs, *config.evaluate_on):
-        config.group(text)  # to refuse what it refuses, early
+    config.groups()  # to refuse what they refuse, early
+    for text in config.evaluate_on:
+        config.group(text)
     return config

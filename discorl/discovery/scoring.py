@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl import envs
+from discorl import envs, frames
 from discorl.config import LONGEST_CALL, Config
 from discorl.discovery.agents import learner_of
 from discorl.discovery.config import DiscoverConfig
@@ -83,7 +83,8 @@ class _Program:
 
     def __init__(self, agent: Config, environment: Environment, rule: Disco) -> None:
         _, assemble = _take_apart(environment)
-        learner = learner_of(agent, environment.num_actions, environment.observation, rule)
+        seen = frames.stacked(environment.observation, agent.frame_stack)
+        learner = learner_of(agent, environment.num_actions, seen, rule)
 
         def begin(task: PyTree, key: Key) -> TrainState:
             return Trainer(agent, assemble(task), learner).init(key)

@@ -12,7 +12,7 @@ from discorl import specs
 from discorl.envs.base import Environment, Reference, Step
 from discorl.envs.catch import Catch
 from discorl.envs.families import REGISTRY as FAMILIES
-from discorl.envs.families import MemberConstructor
+from discorl.envs.families import MemberConstructor, refuse_ranges_of_sizes
 from discorl.envs.host.base import HostEnvironment
 from discorl.envs.suites import SUITES, UNAVAILABLE
 from discorl.types import UserError
@@ -49,6 +49,8 @@ def make(environment: str | Environment | HostEnvironment) -> Any:
     if isinstance(environment, Environment | HostEnvironment):
         return environment
     spec = specs.parse(environment)
+    if spec.name in FAMILIES:
+        refuse_ranges_of_sizes(spec)
     if spec.name in REGISTRY:
         return specs.build(REGISTRY[spec.name], spec)
     if spec.name in SUITES:

@@ -1,7 +1,8 @@
 """Families of small tasks, to discover rules on and to try them on tasks held out.
 
-A family by text gives its static sizes, `grid:size=7,objects=3`; one of its members also has a seed
-and a split, `grid:size=7,objects=3,seed=12,split=held_out`, and is an environment like any other.
+A family by text gives its static sizes and the ranges that its members are drawn from,
+`grid:size=7,objects=3,respawn=0.0..0.5`; one of its members also has a seed and a split,
+`grid:size=7,objects=3,seed=12,split=held_out`, and is an environment like any other.
 """
 
 import inspect
@@ -34,7 +35,10 @@ __all__ = [
     "Split",
     "Tabular",
     "WindyCatch",
+    "build",
     "make",
+    "ranges_of_sizes",
+    "refuse_ranges_of_sizes",
 ]
 
 REGISTRY: dict[str, type[Family]] = {
@@ -52,28 +56,50 @@ def make(family: str | Family) -> Family:
     """Builds the family that a text such as `grid:size=7,objects=3` names.
 
     Raises:
-        UserError: the name or a size is not known, or a value is not accepted.
+        UserError: the name or a setting is not known, or a value is not accepted.
     """
-    if isinstance(family, Family):
-        return family
-    spec = specs.parse(family)
+    return family if isinstance(family, Family) else build(specs.parse(family))
+
+
+def build(spec: specs.Spec) -> Family:
+    """Builds the family that a spec names; see `make`."""
     if spec.name not in REGISTRY:
         raise UserError(f"no family {spec.name!r}; {specs.nearest(spec.name, REGISTRY)}")
+    refuse_ranges_of_sizes(spec)
     return specs.build(REGISTRY[spec.name], spec)
 
 
+def ranges_of_sizes(spec: specs.Spec) -> dict[str, specs.Range]:
+    """The ranges that a spec gives for static sizes, of which a family has one each."""
+    settings = inspect.signature(REGISTRY[spec.name]).parameters
+    return {
+        name: value
+        for name, value in spec.parameters.items()
+        if isinstance(value, specs.Range) and name in settings and settings[name].annotation is int
+    }
+
+
+def refuse_ranges_of_sizes(spec: specs.Spec) -> None:
+    """Raises a `UserError` for the first range of sizes, if there is any."""
+    for name, value in ranges_of_sizes(spec).items():
+        raise UserError(
+            f"{name}={value} is a range of sizes, over which `discorl discover --envs` alone "
+            f"spreads its agents; expected one size, such as {spec.name}:{name}={value.low}"
+        )
+
+
 class MemberConstructor:
-    """Builds one member of a family from the family's sizes, a seed and a split.
+    """Builds one member of a family from the family's settings, a seed and a split.
 
     Its signature is the family's with `seed` and `split` added, so that texts can name them.
     """
 
     def __init__(self, family: type[Family]) -> None:
         self._family = family
-        sizes = inspect.signature(family).parameters.values()
+        settings = inspect.signature(family).parameters.values()
         choice = inspect.signature(family.member).parameters
-        self.__signature__ = inspect.Signature([*sizes, choice["seed"], choice["split"]])
+        self.__signature__ = inspect.Signature([*settings, choice["seed"], choice["split"]])
 
-    def __call__(self, seed: int = 0, split: Split = "train", **sizes: Any) -> Member:
+    def __call__(self, seed: int = 0, split: Split = "train", **settings: Any) -> Member:
         """The member that the seed selects."""
-        return self._family(**sizes).member(seed, split)
+        return self._family(**settings).member(seed, split)

@@ -4,14 +4,14 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families.base import Family, random_index, require, with_parity
-from discorl.types import Array, Key
+from discorl.specs import Range
+from discorl.types import Array, Key, UserError
 
-_BEST = (0.5, 1.0)  # range of the mean reward of a context's best arm
-_OTHERS = (-1.0, 0.4)  # below it, so that which arm is best is never a matter of rounding
-_DEVIATION = (0.0, 0.5)
+_LARGEST_REWARD = 100.0
 
 
 @jax.tree_util.register_dataclass
@@ -39,8 +39,8 @@ class Bandit(Family[BanditParameters, BanditState]):
     The observation is the context, one-hot, followed by `distractors` normal random numbers that
     mean nothing: [contexts + distractors] float32.
 
-    Every (context, arm) has a mean reward: from 0.5 to 1 for the context's best arm, from -1 to
-    0.4 for the others. The noise's standard deviation is from 0 to 0.5.
+    Every (context, arm) has a mean reward: from `best` for the context's best arm, from `others`,
+    which is below, for the others. The noise's standard deviation is from `noise`.
 
     Splits: the indices of the best arms sum to an even number over the contexts in train members
     and to an odd one in held-out members, so the best arm differs in some context.
@@ -50,11 +50,23 @@ class Bandit(Family[BanditParameters, BanditState]):
     arms: int = 3
     pulls: int = 1
     distractors: int = 0
+    best: Range[float] = Range(0.5, 1.0)
+    others: Range[float] = Range(-1.0, 0.4)
+    noise: Range[float] = Range(0.0, 0.5)
 
     def __post_init__(self) -> None:
         require("bandit", 1, contexts=self.contexts, pulls=self.pulls)
         require("bandit", 2, arms=self.arms)
         require("bandit", 0, distractors=self.distractors)
+        rewards = {"best": self.best, "others": self.others}
+        require("bandit", -_LARGEST_REWARD, _LARGEST_REWARD, **rewards)
+        require("bandit", 0.0, _LARGEST_REWARD, noise=self.noise)
+        # As drawn, for which arm is best decides the split and must not be a matter of rounding.
+        if np.float32(self.others.high) >= np.float32(self.best.low):
+            raise UserError(
+                f"bandit: others must end below where best begins, got others={self.others} and "
+                f"best={self.best}"
+            )
 
     @property
     def num_actions(self) -> int:
@@ -77,9 +89,9 @@ class Bandit(Family[BanditParameters, BanditState]):
         best = random_index(arm_key, self.arms, (self.contexts,))
         first = with_parity(best[0], self.arms, parity + best[1:].sum())
         is_best = jax.nn.one_hot(best.at[0].set(first), self.arms, dtype=bool)
-        others = jax.random.uniform(other_key, is_best.shape, minval=_OTHERS[0], maxval=_OTHERS[1])
-        bests = jax.random.uniform(best_key, (self.contexts, 1), minval=_BEST[0], maxval=_BEST[1])
-        deviation = jax.random.uniform(deviation_key, (), jnp.float32, *_DEVIATION)
+        others = jax.random.uniform(other_key, is_best.shape, jnp.float32, *self.others)
+        bests = jax.random.uniform(best_key, (self.contexts, 1), jnp.float32, *self.best)
+        deviation = jax.random.uniform(deviation_key, (), jnp.float32, *self.noise)
         return BanditParameters(jnp.where(is_best, bests, others), deviation)
 
     def held_out(self, parameters: BanditParameters) -> Array:

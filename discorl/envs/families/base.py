@@ -17,6 +17,7 @@ compiled program runs any member, and `jax.vmap` runs a different member for eve
 import abc
 import dataclasses
 import functools
+import math
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import jax
@@ -24,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Environment, Reference, Step
+from discorl.specs import Range
 from discorl.types import Array, Key, PyTree, UserError
 
 Split = Literal["train", "held_out"]
@@ -39,7 +41,11 @@ class Plan(NamedTuple):
 
 
 class Family(abc.ABC, Generic[Parameters, State]):
-    """A distribution of tasks. Subclasses are frozen dataclasses whose fields are static sizes.
+    """A distribution of tasks. Subclasses are frozen dataclasses whose fields define it.
+
+    Fields of type `int` and `bool` are static: a program is compiled for them. Fields of type
+    `Range` and `float`, ranges and probabilities of what is drawn, only change which members
+    there are.
 
     All methods are pure, work on one task without a batch, and can be traced, vmapped and jitted
     in their arrays.
@@ -206,6 +212,11 @@ def random_index(key: Key, size: Array | int, shape: tuple[int, ...] = ()) -> Ar
     return jnp.minimum(number, size - 1)  # the product may round up to the size
 
 
+def random_integer(key: Key, within: Range[int]) -> Array:
+    """A whole number of a range, [] int32."""
+    return within.low + random_index(key, within.high - within.low + 1)
+
+
 def random_order(key: Key, size: int) -> Array:
     """The numbers from 0 to size - 1, shuffled: [size] int32."""
     return jnp.argsort(jax.random.uniform(key, (size,))).astype(jnp.int32)
@@ -224,13 +235,14 @@ def with_parity(number: Array, size: int, wanted: Array) -> Array:
     return jnp.where(number % 2 == wanted % 2, number, neighbour)
 
 
-def require(family: str, least: int, most: int | None = None, **sizes: Any) -> None:
-    """Refuses static sizes outside `least..most`.
+def require(family: str, least: float, most: float = math.inf, **values: Any) -> None:
+    """Refuses numbers outside `least..most`, and ranges that are not within.
 
     Raises:
-        UserError: names the size, its value and what would be accepted.
+        UserError: names the setting, its value and what would be accepted.
     """
-    for name, size in sizes.items():
-        if size < least or (most is not None and size > most):
-            accepted = f"at least {least}" if most is None else f"from {least} to {most}"
-            raise UserError(f"{family}: {name} must be {accepted}, got {size}")
+    for name, value in values.items():
+        low, high = value if isinstance(value, Range) else (value, value)
+        if not least <= low <= high <= most:
+            accepted = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+            raise UserError(f"{family}: {name} must be {accepted}, got {value}")

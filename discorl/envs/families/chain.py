@@ -7,12 +7,11 @@ import jax.numpy as jnp
 
 from discorl.envs.base import Step
 from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.specs import Range
 from discorl.types import Array, Key
 
-_GOAL = (0.5, 1.5)
 _STEPS_PER_PLACE = 4  # the time limit, in multiples of the chain's length
-_TEMPTATION = (0.3, 0.9)  # as a fraction of the largest that leaves the goal worth going for
-_FATAL_SHARE = 0.3  # that largest, as a share of the goal, where a wrong action ends the episode
+_FATAL_SHARE = 0.3  # largest temptation, as a share of the goal, where it ends the episode
 
 
 @jax.tree_util.register_dataclass
@@ -48,9 +47,10 @@ class Chain(Family[ChainParameters, ChainState]):
     episode is truncated. The observation is the place, one-hot: [length] float32.
 
     Members differ in the correct actions; in the number of places, from half of `length` to all;
-    in the goal, from 0.5 to 1.5; in whether a wrong action is fatal or by how many places, from 1
-    to `length`, it sets back; in the temptations, at most 0.27 of the goal where they are fatal and
-    0.9 of the cost of a step where they can be repeated.
+    in the goal; in whether a wrong action is fatal, with probability `fatal`, or by how many
+    places, from 1 to `length`, it sets back; in the temptations, from `temptation` in units of the
+    most that leaves the goal worth going for: 0.3 of the goal where a wrong action is fatal, the
+    cost of a step where it can be repeated.
 
     Splits: the correct actions of a chain's places sum to an even number in train members and to
     an odd one in held-out members, so chains of one length differ in some correct action.
@@ -58,9 +58,14 @@ class Chain(Family[ChainParameters, ChainState]):
 
     length: int = 6
     actions: int = 3
+    goal: Range[float] = Range(0.5, 1.5)
+    temptation: Range[float] = Range(0.3, 0.9)
+    fatal: float = 0.5
 
     def __post_init__(self) -> None:
         require("chain", 2, length=self.length, actions=self.actions)
+        require("chain", 0.01, 100.0, goal=self.goal)
+        require("chain", 0.0, 1.0, temptation=self.temptation, fatal=self.fatal)
 
     @property
     def num_actions(self) -> int:
@@ -86,12 +91,14 @@ class Chain(Family[ChainParameters, ChainState]):
         correct = random_index(correct_key, self.actions, (self.length,))
         later = jnp.where(self._exists(places), correct, 0)[1:].sum()
         first = with_parity(correct[0], self.actions, parity + later)
-        goal = jax.random.uniform(goal_key, (), jnp.float32, *_GOAL)
+        goal = jax.random.uniform(goal_key, (), jnp.float32, *self.goal)
         # Even the whole time limit costs no more than half the goal.
         cost = goal / (2 * self.horizon)
-        fatal = jax.random.bernoulli(fatal_key)
+        fatal = jax.random.bernoulli(fatal_key, self.fatal)
         largest = jnp.where(fatal, _FATAL_SHARE * goal, cost)
-        temptations = jax.random.uniform(temptation_key, (self.length,), jnp.float32, *_TEMPTATION)
+        temptations = jax.random.uniform(
+            temptation_key, (self.length,), jnp.float32, *self.temptation
+        )
         return ChainParameters(
             correct=correct.at[0].set(first),
             places=places,

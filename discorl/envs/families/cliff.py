@@ -9,10 +9,9 @@ import numpy as np
 from discorl.envs.base import Step
 from discorl.envs.families import board
 from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.specs import Range
 from discorl.types import Array, Key
 
-_GUST = (0.0, 0.2)
-_PENALTY = (0.5, 1.5)
 _COST = 0.01
 
 
@@ -46,8 +45,8 @@ class Cliff(Family[CliffParameters, CliffState]):
     float32: the agent and the lava.
 
     Members differ in the height of the lava in each column between the corners, which leaves the
-    top row free; in the probability, 0 to 0.2, that a gust turns a step into one downwards; in the
-    penalty, 0.5 to 1.5; and in the meanings of the actions.
+    top row free; in the probability, from `gust`, that a gust turns a step into one downwards; in
+    the penalty; and in the meanings of the actions.
 
     Splits: there is an even number of squares of lava in train members and an odd one in held-out
     members, so the lava differs in some column.
@@ -56,12 +55,16 @@ class Cliff(Family[CliffParameters, CliffState]):
     rows: int = 4
     columns: int = 6
     permuted: bool = True
+    gust: Range[float] = Range(0.0, 0.2)
+    penalty: Range[float] = Range(0.5, 1.5)
 
     num_actions = board.NUM_MOVES
 
     def __post_init__(self) -> None:
         require("cliff", 2, rows=self.rows)
         require("cliff", 3, columns=self.columns)
+        require("cliff", 0.0, 0.9, gust=self.gust)  # with 1, no action would count
+        require("cliff", 0.0, 100.0, penalty=self.penalty)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
@@ -90,8 +93,8 @@ class Cliff(Family[CliffParameters, CliffState]):
         second = with_parity(heights[1], self.rows, parity + others)
         return CliffParameters(
             heights=heights.at[1].set(second),
-            gust=jax.random.uniform(gust_key, (), jnp.float32, *_GUST),
-            penalty=jax.random.uniform(penalty_key, (), jnp.float32, *_PENALTY),
+            gust=jax.random.uniform(gust_key, (), jnp.float32, *self.gust),
+            penalty=jax.random.uniform(penalty_key, (), jnp.float32, *self.penalty),
             meanings=board.meanings(meaning_key, self.permuted),
         )
 

@@ -9,10 +9,9 @@ import numpy as np
 from discorl.envs.base import Step
 from discorl.envs.families import board
 from discorl.envs.families.base import Family, random_index, require
+from discorl.specs import Range
 from discorl.types import Array, Key
 
-_REWARD = (0.5, 1.0)  # magnitude of an object's reward
-_RESPAWN = (0.02, 0.2)
 _CHANNELS = 4  # agent, walls, rewards and penalties
 
 
@@ -52,9 +51,10 @@ class Grid(Family[GridParameters, GridState]):
     (as magnitudes) of the objects present; or the same as a vector if `flat`.
 
     Members differ in the walls, which leave all empty squares connected; in the places of the
-    objects; in their rewards, of magnitude 0.5 to 1, positive for the first object and of either
-    sign for the others; in which of them are terminal; and in whether a collected one reappears,
-    with a probability of 0.02 to 0.2 a step.
+    objects; in their rewards, of a magnitude from `reward`, positive for the first object and, with
+    probability `bad`, negative for each of the others; in which are terminal, each with probability
+    `terminal`; and in which of them reappear when collected, each with probability `returning`:
+    those do with a probability from `respawn` a step.
 
     Splits: on a board coloured like a chess board, the number of objects on black squares is even
     in train members and odd in held-out members, so some object is in another place.
@@ -65,6 +65,11 @@ class Grid(Family[GridParameters, GridState]):
     limit: int = 32
     permuted: bool = True
     flat: bool = False
+    reward: Range[float] = Range(0.5, 1.0)
+    bad: float = 0.5
+    terminal: float = 0.5
+    returning: float = 0.5
+    respawn: Range[float] = Range(0.02, 0.2)
 
     num_actions = board.NUM_MOVES
 
@@ -74,6 +79,9 @@ class Grid(Family[GridParameters, GridState]):
         room = self.size**2 // 2 - self._pillars**2 - 1
         require("grid", 1, min(room, 8), objects=self.objects)
         require("grid", 1, limit=self.limit)
+        require("grid", 0.01, 100.0, reward=self.reward)
+        chances = {"bad": self.bad, "terminal": self.terminal, "returning": self.returning}
+        require("grid", 0.0, 1.0, respawn=self.respawn, **chances)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
@@ -97,9 +105,11 @@ class Grid(Family[GridParameters, GridState]):
             key, 6
         )
         walls = self._sample_walls(wall_key)
-        positive, terminal, returns = jax.random.bernoulli(chance_key, shape=(3, self.objects))
-        magnitude = jax.random.uniform(reward_key, (self.objects,), jnp.float32, *_REWARD)
-        respawn = jax.random.uniform(respawn_key, (self.objects,), jnp.float32, *_RESPAWN)
+        chances = jnp.array([1 - self.bad, self.terminal, self.returning])[:, None]
+        drawn = jax.random.bernoulli(chance_key, chances, (3, self.objects))
+        positive, terminal, returns = drawn
+        magnitude = jax.random.uniform(reward_key, (self.objects,), jnp.float32, *self.reward)
+        respawn = jax.random.uniform(respawn_key, (self.objects,), jnp.float32, *self.respawn)
         return GridParameters(
             walls=walls,
             squares=self._sample_squares(square_key, walls, parity),

@@ -6,7 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, random_order, require
+from discorl.envs.families.base import (
+    Family,
+    random_index,
+    random_integer,
+    random_order,
+    require,
+)
+from discorl.specs import Range
 from discorl.types import Array, Key
 
 
@@ -38,19 +45,19 @@ class Memory(Family[MemoryParameters, MemoryState]):
     only, or all the time if `visible`, which makes the task one for an agent without memory; such
     an agent can only guess otherwise. There are as many actions as cues.
 
-    Members differ in the answers and in the delay, from 1 to `longest`.
+    Members differ in the answers and in the delay.
 
     Splits: the answers are an even permutation in train members and an odd one in held-out
     members, so at least two cues ask for other actions.
     """
 
     cues: int = 3
-    longest: int = 6
     visible: bool = False
+    delay: Range[int] = Range(1, 6)
 
     def __post_init__(self) -> None:
         require("memory", 2, cues=self.cues)
-        require("memory", 1, longest=self.longest)
+        require("memory", 1, 10_000, delay=self.delay)
 
     @property
     def num_actions(self) -> int:
@@ -65,7 +72,7 @@ class Memory(Family[MemoryParameters, MemoryState]):
     @property
     def horizon(self) -> int:
         """The longest corridor, and the answer."""
-        return self.longest + 1
+        return self.delay.high + 1
 
     def draw(self, key: Key, parity: Array) -> MemoryParameters:
         """Draws the answers and the delay."""
@@ -76,7 +83,7 @@ class Memory(Family[MemoryParameters, MemoryState]):
         keep = _inversions(answers) % 2 == parity
         return MemoryParameters(
             answers=jnp.where(keep, answers, exchanged),
-            delay=1 + random_index(delay_key, self.longest),
+            delay=random_integer(delay_key, self.delay),
         )
 
     def held_out(self, parameters: MemoryParameters) -> Array:

@@ -7,12 +7,10 @@ import jax.numpy as jnp
 
 from discorl.envs.base import Step
 from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.specs import Range
 from discorl.types import Array, Key
 
-_REWARDED = 0.3  # share of the (state, action) pairs that pay anything
 _SURE_REWARD = 1.0  # of one pair, lest there be nothing to play for
-_HAZARDOUS = 0.25  # share of the states that may end the episode
-_HAZARD = (0.1, 0.5)
 _LEAST_BRANCH = 0.2  # weight of a successor before normalisation, relative to the largest possible
 
 
@@ -41,10 +39,10 @@ class TabularState:
 class Tabular(Family[TabularParameters, TabularState]):
     """A sparse random decision process with a uniformly random first state.
 
-    A (state, action) pair leads to `branches` random states, with random probabilities. Three
-    pairs in ten pay a reward, normally distributed over the pairs, and one pays 1 for certain; the
-    others pay nothing. One state in four terminates the episode on entry with a probability from
-    0.1 to 0.5. After `limit` steps the episode is truncated.
+    A (state, action) pair leads to `branches` random states, with random probabilities. A share
+    `rewarded` of the pairs pay a reward, normally distributed over the pairs, and one pays 1 for
+    certain; the others pay nothing. A share `hazardous` of the states terminate the episode on
+    entry with a probability from `hazard`. After `limit` steps the episode is truncated.
 
     The observation is the state, one-hot, [states] float32; or, if `features` is not 0, a fixed
     vector of normal random numbers for each state, [features] float32.
@@ -58,11 +56,16 @@ class Tabular(Family[TabularParameters, TabularState]):
     branches: int = 2
     features: int = 0
     limit: int = 32
+    rewarded: float = 0.3
+    hazardous: float = 0.25
+    hazard: Range[float] = Range(0.1, 0.5)
 
     def __post_init__(self) -> None:
         require("tabular", 2, states=self.states, actions=self.actions)
         require("tabular", 1, branches=self.branches, limit=self.limit)
         require("tabular", 0, features=self.features)
+        chances = {"rewarded": self.rewarded, "hazardous": self.hazardous, "hazard": self.hazard}
+        require("tabular", 0.0, 1.0, **chances)
 
     @property
     def num_actions(self) -> int:
@@ -88,9 +91,9 @@ class Tabular(Family[TabularParameters, TabularState]):
         rest = successors.sum() - successors[0, 0, 0]
         first = with_parity(successors[0, 0, 0], self.states, parity + rest)
         weights = jax.random.uniform(next(keys), shape, minval=_LEAST_BRANCH)
-        pays = jax.random.bernoulli(next(keys), _REWARDED, pairs)
-        hazardous = jax.random.bernoulli(next(keys), _HAZARDOUS, (self.states,))
-        hazards = jax.random.uniform(next(keys), (self.states,), jnp.float32, *_HAZARD)
+        pays = jax.random.bernoulli(next(keys), self.rewarded, pairs)
+        hazardous = jax.random.bernoulli(next(keys), self.hazardous, (self.states,))
+        hazards = jax.random.uniform(next(keys), (self.states,), jnp.float32, *self.hazard)
         appearance = jnp.eye(self.states)
         if self.features:
             appearance = jax.random.normal(next(keys), (self.states, self.features))

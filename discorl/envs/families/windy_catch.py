@@ -1,6 +1,7 @@
 """Catch in a wind, with paddles that differ in width and grip."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +9,12 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index, require, with_parity
-from discorl.types import Array, Key
+from discorl.envs.families.base import Family, random_index, random_integer, require, with_parity
+from discorl.specs import Range
+from discorl.types import Array, Key, UserError
 
-_STRONGEST = 4  # wind; the ball drifts with a probability of a fifth of the wind
-_MOST_SLIPPERY = 3  # grip is lost with a probability of a tenth of the slipperiness
-_WIDEST = 3
+_WINDS = 5  # the ball drifts with a probability of a fifth of the wind
+_SLIPS = 10  # grip is lost with a probability of a tenth of the slipperiness
 
 
 @jax.tree_util.register_dataclass
@@ -21,9 +22,9 @@ _WIDEST = 3
 class WindyCatchParameters:
     """Wind and paddle."""
 
-    wind: Array  # [] int32, from -4 (blows to the left) to 4 (to the right)
-    slipperiness: Array  # [] int32, from 0 to 3
-    width: Array  # [] int32, columns that the paddle covers, from 1 to 3
+    wind: Array  # [] int32, negative where it blows to the left; its size is the strength
+    slipperiness: Array  # [] int32
+    width: Array  # [] int32, columns that the paddle covers
     mirrored: Array  # [] bool, the actions left and right are exchanged
 
 
@@ -46,9 +47,9 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     after `rows - 1` steps with a reward of 1 if the ball met the paddle and -1 if not. The
     observation is a picture, [rows, columns] float32, with ones at the ball and at the paddle.
 
-    Members differ in the wind, which each step blows the ball to one side with a probability of 0
-    to 0.8; in the probability, 0 to 0.3, that the paddle slips and stays where it is; in its width,
-    1 to 3; and in the meaning of the actions.
+    Members differ in the wind, which each step blows the ball to one side with a probability from
+    `wind`, in steps of 0.2; in the probability, from `slip` in steps of 0.1, that the paddle slips
+    and stays where it is; in its width; and in the meaning of the actions.
 
     Splits: strength of the wind, slipperiness and width, counted in steps of their scales, sum to
     an even number in train members and to an odd one in held-out members, so one of them differs.
@@ -56,12 +57,31 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
 
     rows: int = 8
     columns: int = 8
+    wind: Range[float] = Range(0.0, 0.8)
+    slip: Range[float] = Range(0.0, 0.3)
+    width: Range[int] = Range(1, 3)
 
     num_actions = 3
 
     def __post_init__(self) -> None:
-        require("windy_catch", 2, rows=self.rows)
-        require("windy_catch", _WIDEST, columns=self.columns)
+        require("windy_catch", 2, rows=self.rows, columns=self.columns)
+        require("windy_catch", 1, self.columns, width=self.width)
+        require("windy_catch", 0.0, 1.0, wind=self.wind)
+        require("windy_catch", 0.0, 0.9, slip=self.slip)  # with 1, no action would count
+        if all(low == high for low, high in (self._winds, self._slips, self.width)):
+            raise UserError(
+                f"windy_catch: wind={self.wind}, slip={self.slip} and width={self.width} leave "
+                "nothing to tell train from held-out tasks by; expected two steps of one or more"
+            )
+
+    @property
+    def _winds(self) -> Range[int]:
+        """Strengths of the wind."""
+        return _steps("wind", self.wind, _WINDS)
+
+    @property
+    def _slips(self) -> Range[int]:
+        return _steps("slip", self.slip, _SLIPS)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
@@ -76,16 +96,18 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     def draw(self, key: Key, parity: Array) -> WindyCatchParameters:
         """Draws wind and paddle."""
         wind_key, slip_key, width_key, mirror_key = jax.random.split(key, 4)
-        wind = random_index(wind_key, 2 * _STRONGEST + 1) - _STRONGEST
-        slipperiness = random_index(slip_key, _MOST_SLIPPERY + 1)
-        extra = random_index(width_key, _WIDEST)
-        wanted = parity - 1 - wind - slipperiness
-        return WindyCatchParameters(
-            wind=wind,
-            slipperiness=slipperiness,
-            width=1 + with_parity(extra, _WIDEST, wanted),
-            mirrored=jax.random.bernoulli(mirror_key),
-        )
+        wind = _random_wind(wind_key, self._winds)
+        slip = random_integer(slip_key, self._slips)
+        width = random_integer(width_key, self.width)
+        # The first of the three that can give way makes their sum even or odd.
+        if self.width.high > self.width.low:
+            width = _with_parity(width, self.width, parity - wind - slip)
+        elif self._slips.high > self._slips.low:
+            slip = _with_parity(slip, self._slips, parity - wind - width)
+        else:
+            strength = _with_parity(jnp.abs(wind), self._winds, parity - slip - width)
+            wind = jnp.where(wind < 0, -strength, strength)
+        return WindyCatchParameters(wind, slip, width, jax.random.bernoulli(mirror_key))
 
     def held_out(self, parameters: WindyCatchParameters) -> Array:
         """Whether wind, slipperiness and width sum to an odd number."""
@@ -165,12 +187,42 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         return board.draw(self.rows, self.columns, paddle, [(ball, board.BALL)])
 
 
+def _steps(name: str, within: Range[float], steps: int) -> Range[int]:
+    """The probabilities of a range that are multiples of one in `steps`, counted in those.
+
+    Raises:
+        UserError: there are none.
+    """
+    # A product such as 0.6 * 5 may miss the whole number that is meant.
+    found = Range(math.ceil(within.low * steps - 1e-6), math.floor(within.high * steps + 1e-6))
+    if found.low > found.high:
+        raise UserError(
+            f"windy_catch: {name} comes in steps of {1 / steps}, of which {within} holds none; "
+            f"expected for example {found.high / steps}..{found.low / steps}"
+        )
+    return found
+
+
+def _random_wind(key: Key, strengths: Range[int]) -> Array:
+    """A strength in either direction, each as likely as any other, and no wind only once."""
+    count = 2 * (strengths.high - strengths.low + 1) - (strengths.low == 0)
+    wind = random_index(key, count) - strengths.high
+    gap = max(2 * strengths.low - 1, 0)  # between the weakest winds of both directions
+    return jnp.where(wind > -strengths.low, wind + gap, wind)
+
+
+def _with_parity(number: Array, within: Range[int], wanted: Array) -> Array:
+    """See `with_parity`; the number and its neighbour are of a range."""
+    size = within.high - within.low + 1
+    return within.low + with_parity(number - within.low, size, wanted - within.low)
+
+
 def _drift_probability(parameters: WindyCatchParameters) -> Array:
-    return jnp.abs(parameters.wind) / (_STRONGEST + 1)
+    return jnp.abs(parameters.wind) / _WINDS
 
 
 def _slip_probability(parameters: WindyCatchParameters) -> Array:
-    return parameters.slipperiness / 10
+    return parameters.slipperiness / _SLIPS
 
 
 def _catches(parameters: WindyCatchParameters, column: Array, paddle: Array) -> Array:

@@ -1,0 +1,85 @@
+"""What an agent on the host consists of, and how it is followed through a window of updates."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from discorl.discovery.meta_gradient import Update
+from discorl.discovery.meta_value import MetaValueState
+from discorl.host_acting import Episode, Rollout
+from discorl.host_training import Background, acting_key
+from discorl.replay import ReplayState
+from discorl.trainers import TrainState
+from discorl.types import Array, Key, Metrics
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class HostAgentState:
+    """All that an agent's life depends on but its environments, which cannot be kept."""
+
+    training: TrainState
+    meta_value: MetaValueState
+    key: Key
+    budget: Array  # [] int32, environment steps of this life
+    lives: Array  # [] int32, lives ended so far
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where an agent acts in one of its lives."""
+
+    training: Background
+    validation: Background
+
+    def close(self) -> None:
+        """Ends the environments."""
+        self.training.close()
+        self.validation.close()
+
+
+@dataclasses.dataclass
+class Window:
+    """An agent while it lives on, and what is recorded of it."""
+
+    places: Places
+    agent: HostAgentState  # without its replay
+    replay: ReplayState | None
+    updates: list[Update] = dataclasses.field(default_factory=list)
+    metrics: list[Metrics] = dataclasses.field(default_factory=list)  # also of updates after it
+    episodes: list[Episode] = dataclasses.field(default_factory=list)
+
+    def act(self) -> None:
+        """Has the next rollout begun, with the newest parameters."""
+        training = self.agent.training
+        self.places.training.ask(training.learner.params, acting_key(training.key))
+
+    def act_for_validation(self) -> None:
+        """Has the rollout begun on which the agent is judged."""
+        _, key = jax.random.split(self.agent.key)
+        self.places.validation.ask(self.agent.training.learner.params, key)
+
+    def rollout(self) -> Rollout:
+        """The rollout that was asked for."""
+        return _result(self.places.training)
+
+    def rollout_for_validation(self) -> Rollout:
+        """The rollout on which the agent is judged."""
+        return _result(self.places.validation)
+
+    def returns(self) -> dict[str, float]:
+        """Metrics of the finished episodes: NaN where there are none."""
+        totals = [episode.total for episode in self.episodes]
+        lengths = [episode.length for episode in self.episodes]
+        return {
+            "episodes": float(len(totals)),
+            "return": float(np.mean(totals)) if totals else float("nan"),
+            "episode_length": float(np.mean(lengths)) if lengths else float("nan"),
+        }
+
+
+def _result(background: Background) -> Rollout:
+    rollout = background.wait()
+    assert rollout is not None
+    return rollout

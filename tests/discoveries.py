@@ -1,0 +1,103 @@
+"""A discovery so small that tests can afford it, and how its results are told apart."""
+
+import csv
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import discorl
+from discorl.discovery import loop
+from discorl.rules import weights
+
+# So eager that what they earn depends on the rule soon.
+EAGER = "learning_rate=0.5"
+TINY = {
+    "preset": "laptop",
+    "seed": 0,
+    "start": "scratch",
+    "meta_schedule": "constant",
+    "average": 0.0,
+    "entropy_cost": 0.01,
+    "target_kl_cost": 0.01,
+    "target_improvement": 0.0,
+    "replay_fraction": 0.75,
+    "envs": ("bandit",),
+    "agents": 2,
+    "meta_steps": 8,
+    "window": 2,
+    "meta_learning_rate": 0.05,
+    "lifetimes": (30, 60),
+    "environments": 2,
+    "unroll": 3,
+    "batch": 4,
+    "replay": 16,
+    "validation": 2,
+    "validation_unroll": 3,
+    "learning_rate": 1e-2,
+    "hidden": (6,),
+    "action_lstm": 4,
+    "action_hidden": (4,),
+    "value_hidden": (6,),
+    "prediction_size": 4,
+    "bins": 5,
+    "trajectory_lstm": 6,
+    "meta_lstm": 4,
+    "net_width": 4,
+    "evaluate_on": (
+        f"bandit:seed=1,split=held_out;{EAGER}",
+        f"bandit:seed=2,split=held_out;{EAGER}",
+    ),
+    "evaluate_every": 3,
+    "evaluate_seeds": 2,
+    "evaluate_updates": 8,
+    "checkpoint_every": 2,
+}
+CONFIG = discorl.configure_discovery(**TINY)
+RULE, ETA = loop.starting_rule(CONFIG)
+
+
+def numbers(tree):
+    """The tree with keys as numbers."""
+
+    def leaf(x):
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return np.asarray(jax.random.key_data(x) if is_key else x)
+
+    return jax.tree.map(leaf, tree)
+
+
+def assert_same(one, two):
+    jax.tree.map(np.testing.assert_array_equal, numbers(one), numbers(two))
+
+
+def assert_all_close(one, two, tolerance):
+    """Each array close relative to the largest value of all."""
+    scale = max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(two))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * scale), one, two
+    )
+
+
+def poisoned(tree):
+    """The tree with one number that is none."""
+    leaves, structure = jax.tree.flatten(tree)
+    leaves[0] = leaves[0].at[(0,) * leaves[0].ndim].set(jnp.nan)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def table(run, name):
+    with (run / f"{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def assert_same_runs(one, two):
+    for name in ("metrics", "agents", "evaluation"):
+        assert (one / f"{name}.csv").read_bytes() == (two / f"{name}.csv").read_bytes()
+    for name in ("rule.npz", "best.npz"):
+        first, second = weights.load(one / name), weights.load(two / name)
+        assert_same(first.eta, second.eta)
+        # The source may be committed while these tests run.
+        commits = [file.metadata.pop("commit") for file in (first, second)]
+        assert commits[0] != commits[1] or first.sha256 == second.sha256
+        assert first.metadata == second.metadata
