@@ -66,8 +66,10 @@ def measure(name: str, network: str, count: int, steps: int, rounds: int) -> dic
     @jax.jit
     def bare(actor, key):
         def advance(states, key):
-            actions = jax.random.randint(key, (count,), 0, environment.num_actions)
-            states, step = jax.vmap(environment.step)(states, actions, jax.random.split(key, count))
+            action_key, step_key = jax.random.split(key)
+            actions = jax.random.randint(action_key, (count,), 0, environment.num_actions)
+            keys = jax.random.split(step_key, count)
+            states, step = jax.vmap(environment.step)(states, actions, keys)
             return states, (step.observation, step.reward)
 
         return jax.lax.scan(advance, actor.environment, jax.random.split(key, steps))

@@ -295,6 +295,8 @@ def main() -> None:
     parser.add_argument("--only", help="name of the only environment")
     parser.add_argument("--rules", nargs="+", choices=OURS, help="the only rules, of ours")
     arguments = parser.parse_args()
+    if arguments.ours is None and arguments.theirs is None:
+        parser.error("give --theirs, --ours or both")
     tasks = [task for task in TASKS if arguments.only in (None, task.name)]
     if arguments.ours is None:
         record_theirs(arguments.theirs, tasks)
@@ -305,7 +307,10 @@ def main() -> None:
     from measuring import report
 
     found = rows(ours, theirs)
-    report(found) if found else print("no rule has a curve to be held against yet")
+    if found:
+        report(found)
+    else:
+        print("no rule has a curve to be held against yet")
 
 
 if __name__ == "__main__":

@@ -169,6 +169,12 @@ def _reset_where(ended: Array, environment: Environment, keys: Key, current: PyT
         def begin(current: PyTree) -> PyTree:
             return jax.tree.map(lambda x, y: pick(ended, x, y), reset(keys), current)
 
+        # Steps may say in bool what resets say in float32.
+        current = jax.tree.map(
+            lambda x, like: x if x.dtype == like.dtype else x.astype(like.dtype),
+            current,
+            jax.eval_shape(begin, current),
+        )
         return jax.lax.cond(ended.any(), begin, lambda current: current, current)
     count = ended.shape[0]
     at_once = min(environment.resets_at_once, count)

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.host_acting import Episode, HostActor
+from discorl.host_acting import HostActor
+from discorl.host_tape import Episode
 from discorl.host_training import Background, HostTrainer
 from discorl.types import Array, Key, Params, PyTree
 

@@ -18,7 +18,8 @@ import numpy as np
 from discorl import frames, host_acting, replay
 from discorl.config import Config
 from discorl.envs.host.base import EnvironmentFailure, HostEnvironment
-from discorl.host_acting import Episode, HostActor, Rollout
+from discorl.host_acting import HostActor, Rollout
+from discorl.host_tape import Episode
 from discorl.learning import Learner, LearnerState
 from discorl.replay import ReplayState
 from discorl.trainers import TrainState, absorb

@@ -10,7 +10,7 @@ import pytest
 from probes import Mortal, Obedient, Truncated
 
 from discorl import acting
-from discorl.envs.base import Environment
+from discorl.envs.base import Environment, Step
 from discorl.envs.catch import Catch, CatchState
 from discorl.types import Trajectory, UserError
 
@@ -217,6 +217,21 @@ def test_catch_is_played_as_the_environment_says() -> None:
     assert not joined.truncated.any()
     assert sum(int(each.count) for each in statistics) == 15
     assert sum(float(each.return_sum) for each in statistics) == joined.reward.sum()
+
+
+class Terse(Catch):
+    """Resets in float32 and steps in bool."""
+
+    def step(self, state: CatchState, action: jax.Array, key: Any) -> tuple[CatchState, Step]:
+        state, step = super().step(state, action, key)
+        return state, dataclasses.replace(step, observation=step.observation > 0)
+
+
+def test_steps_may_say_in_bool_what_resets_say_in_floats() -> None:
+    _, (expected,), _ = roll(Catch(rows=4, columns=3), 3, length=5, rollouts=1)
+    _, (trajectory,), _ = roll(Terse(rows=4, columns=3), 3, length=5, rollouts=1)
+    jax.tree.map(np.testing.assert_array_equal, trajectory, expected)
+    assert trajectory.observation.dtype == jnp.float32
 
 
 def test_actions_follow_the_stored_logits() -> None:

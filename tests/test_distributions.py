@@ -79,7 +79,7 @@ def test_comparisons_are_about_one_size(tmp_path) -> None:
 
 def test_groups_have_the_settings_of_their_text() -> None:
     config = discorl.configure_discovery(
-        envs=("catch", "bandit:arms=2..3;agents=5;hidden=8,4", "grid:size=4..5"), agents=2
+        envs=("catch", "bandit:arms=2..3; agents = 5;hidden=8,4", "grid:size=4..5"), agents=2
     )
     groups = [(group.name, group.config.env, group.count) for group in config.groups()]
     assert groups == [

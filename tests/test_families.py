@@ -283,6 +283,15 @@ def test_wind_and_slip_tell_the_splits_apart_where_width_cannot() -> None:
     assert set(members.wind.tolist()) == {-2, 2}  # of the last, held out; 3 is for train members
 
 
+def test_wind_that_gives_way_blows_to_either_side_alike() -> None:
+    family = WindyCatch(rows=3, columns=4, wind=(0.0, 0.2), slip=0.0, width=1)
+    assert (family.wind, family.width) == (Range(0.0, 0.2), Range(1, 1))  # as pairs and numbers
+    keys = jax.random.split(jax.random.key(0), 2000)
+    winds = jax.vmap(lambda key: family.sample(key, "train").wind)(keys)
+    assert set(np.unique(winds).tolist()) == {-1, 1}  # their sum with the width is even
+    assert abs(float(np.mean(winds))) < 4.5 / 2000**0.5
+
+
 # Of every parameter of the members of `ALL`: the sum of all numbers, each times its place. They are
 # what was drawn before ranges could be set; a bundled rule was discovered on such members.
 RECORDED = {
@@ -733,7 +742,7 @@ def test_texts_have_defaults() -> None:
         ("chain:goal=0..1", "chain: goal must be from 0.01 to 100.0, got 0.0..1.0"),
         ("memory:delay=0..3", "memory: delay must be from 1 to 10000, got 0..3"),
         ("bandit:others=0..0.6", "others must end below where best begins, got others=0.0..0.6"),
-        ("windy_catch:width=2..9", "windy_catch: width must be from 1 to 8, got 2..9"),
+        ("windy_catch:width=2..9", "windy_catch: width must be from 1 to columns, 8, got 2..9"),
         ("windy_catch:wind=0.25..0.35", "in steps of 0.2, of which 0.25..0.35 holds none"),
         ("windy_catch:wind=0,slip=0.05..0.1,width=2", "nothing to tell train from held-out"),
         ("catch:rows=3..5", "rows=3..5 is a range; expected a single int"),

@@ -11,7 +11,7 @@ from test_host import LIFE, LIMIT, Clock, check_convention, count_frames, is_mor
 import discorl
 from discorl import envs
 from discorl.envs import conformance
-from discorl.envs.host import EnvironmentFailure, WorkerVector
+from discorl.envs.host import EnvironmentFailure, WorkerVector, seeds_from
 from discorl.evaluation import evaluate
 from discorl.host_acting import HostActor
 from discorl.rules import weights
@@ -147,6 +147,41 @@ def test_vectors_in_every_mode_of_autoreset(mode, gym_clock):
     )
     findings = conformance.check(environment, steps=40, count=3)
     assert all(finding.ok for finding in findings), findings
+
+
+@pytest.mark.parametrize("kind", [list, tuple, dict])
+def test_observations_in_other_forms_than_arrays(kind):
+    """As many environments as numbers in an observation, so that a mix-up has the same shape."""
+    needs("gymnasium")
+    import gymnasium
+
+    from discorl.envs.host.gymnasium import from_gymnasium
+
+    class Counter(gymnasium.Env):
+        box = gymnasium.spaces.Box(0, 100, (3,), np.float32)
+        observation_space = gymnasium.spaces.Dict({"a": box}) if kind is dict else box
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def show(self):
+            numbers = [self.start + i for i in range(3)]
+            # Beside what is declared there may be anything.
+            return {"note": None, "a": numbers, "ids": [[1], []]} if kind is dict else kind(numbers)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.start = 10 * (seed % 3)
+            return self.show(), {}
+
+        def step(self, action):
+            assert type(action) is int
+            return self.show(), 0.0, False, False, {}
+
+    environment = from_gymnasium(lambda render: Counter(), name="counter")
+    vector = environment.start(3, 0)
+    starts = np.array([10.0 * (seed % 3) for seed in seeds_from(0, 3)])
+    for seen in (vector.reset(), vector.step(np.zeros(3, np.int32)).observation):
+        numbers = seen["a"] if kind is dict else seen
+        np.testing.assert_array_equal(numbers, starts[:, None] + np.arange(3))
 
 
 REACH = """

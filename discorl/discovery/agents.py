@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from discorl import acting, envs, frames
+from discorl import acting, envs, frames, specs
 from discorl.acting import ActorState
 from discorl.config import Config
 from discorl.discovery.config import DiscoverConfig, Group
@@ -46,9 +46,9 @@ class Tasks:
     @classmethod
     def of(cls, text: str) -> "Tasks":
         """A family by its name; any other environment, or a single member of a family, by its."""
-        name, _, rest = text.partition(":")
-        is_member = "seed=" in rest or "split=" in rest
-        if name in families.REGISTRY and not is_member:
+        spec = specs.parse(text)
+        is_member = bool({"seed", "split"} & spec.parameters.keys())
+        if spec.name in families.REGISTRY and not is_member:
             family = families.make(text)
             return cls(lambda key: family.sample(key, "train"), family.environment)
         fixed = envs.make(text)

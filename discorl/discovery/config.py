@@ -214,16 +214,20 @@ class DiscoverConfig:
 
     def _spread(self, text: str) -> list["Group"]:
         whole = self.group(text)
-        env, agents = whole.config.env, whole.count
+        shares = distributions.spread(whole.config.env, whole.count)
+        if len(shares) == 1 and shares[0].env == whole.config.env:
+            return [whole]
+        given = text.split(";")[1:]
+        kept = [part for part in given if part.partition("=")[0].strip() != "agents"]
         return [
             Group(
                 config=dataclasses.replace(whole.config, env=share.env),
                 count=share.agents,
-                name=text.replace(env, share.env, 1).replace(
-                    f"agents={agents}", f"agents={share.agents}"
+                name=";".join(
+                    [share.env, *([f"agents={share.agents}"] if kept != given else []), *kept]
                 ),
             )
-            for share in distributions.spread(env, agents)
+            for share in shares
         ]
 
     def group(self, text: str) -> "Group":

@@ -7,7 +7,8 @@ import numpy as np
 
 from discorl.discovery.meta_gradient import Update
 from discorl.discovery.meta_value import MetaValueState
-from discorl.host_acting import Episode, Rollout
+from discorl.host_acting import Rollout
+from discorl.host_tape import Episode
 from discorl.host_training import Background, acting_key
 from discorl.replay import ReplayState
 from discorl.trainers import TrainState

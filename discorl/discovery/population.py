@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from discorl import envs
+from discorl import envs, specs
 from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_agents import HostAgents
@@ -104,7 +104,7 @@ def _make_group(
     group: Group, config: DiscoverConfig, rule: Disco, number: int, agents: type[Agents]
 ) -> AgentGroup:
     name = group.config.env
-    if name.partition(":")[0] not in envs.REGISTRY:
+    if specs.parse(name).name not in envs.REGISTRY:
         environment = envs.make(name)
         if isinstance(environment, HostEnvironment):
             return HostAgents(group, config, rule, environment, number)

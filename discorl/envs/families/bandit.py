@@ -55,6 +55,7 @@ class Bandit(Family[BanditParameters, BanditState]):
     noise: Range[float] = Range(0.0, 0.5)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require("bandit", 1, contexts=self.contexts, pulls=self.pulls)
         require("bandit", 2, arms=self.arms)
         require("bandit", 0, distractors=self.distractors)

@@ -45,7 +45,7 @@ class Family(abc.ABC, Generic[Parameters, State]):
 
     Fields of type `int` and `bool` are static: a program is compiled for them. Fields of type
     `Range` and `float`, ranges and probabilities of what is drawn, only change which members
-    there are.
+    there are, and how long their episodes can be. A range may be given as a pair or a number.
 
     All methods are pure, work on one task without a batch, and can be traced, vmapped and jitted
     in their arrays.
@@ -54,6 +54,13 @@ class Family(abc.ABC, Generic[Parameters, State]):
     that matters about a state besides the number of steps taken; `starts`, `lookahead` and
     `situation` define the table, and `solve` does the rest.
     """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(field.default, Range) and not isinstance(value, Range):
+                ends = value if isinstance(value, tuple | list) else (value, value)
+                object.__setattr__(self, field.name, Range(*ends))
 
     @property
     @abc.abstractmethod

@@ -63,6 +63,7 @@ class Chain(Family[ChainParameters, ChainState]):
     fatal: float = 0.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require("chain", 2, length=self.length, actions=self.actions)
         require("chain", 0.01, 100.0, goal=self.goal)
         require("chain", 0.0, 1.0, temptation=self.temptation, fatal=self.fatal)

@@ -61,6 +61,7 @@ class Cliff(Family[CliffParameters, CliffState]):
     num_actions = board.NUM_MOVES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require("cliff", 2, rows=self.rows)
         require("cliff", 3, columns=self.columns)
         require("cliff", 0.0, 0.9, gust=self.gust)  # with 1, no action would count

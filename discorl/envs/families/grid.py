@@ -74,6 +74,7 @@ class Grid(Family[GridParameters, GridState]):
     num_actions = board.NUM_MOVES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require("grid", 3, size=self.size)
         # Of either colour, walls take at most one square per pillar; one must be left to start on.
         room = self.size**2 // 2 - self._pillars**2 - 1

@@ -56,6 +56,7 @@ class Memory(Family[MemoryParameters, MemoryState]):
     delay: Range[int] = Range(1, 6)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require("memory", 2, cues=self.cues)
         require("memory", 1, 10_000, delay=self.delay)
 

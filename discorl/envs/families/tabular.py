@@ -61,6 +61,7 @@ class Tabular(Family[TabularParameters, TabularState]):
     hazard: Range[float] = Range(0.1, 0.5)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require("tabular", 2, states=self.states, actions=self.actions)
         require("tabular", 1, branches=self.branches, limit=self.limit)
         require("tabular", 0, features=self.features)

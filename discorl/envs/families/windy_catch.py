@@ -64,8 +64,12 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     num_actions = 3
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require("windy_catch", 2, rows=self.rows, columns=self.columns)
-        require("windy_catch", 1, self.columns, width=self.width)
+        if not 1 <= self.width.low <= self.width.high <= self.columns:
+            raise UserError(
+                f"windy_catch: width must be from 1 to columns, {self.columns}, got {self.width}"
+            )
         require("windy_catch", 0.0, 1.0, wind=self.wind)
         require("windy_catch", 0.0, 0.9, slip=self.slip)  # with 1, no action would count
         if all(low == high for low, high in (self._winds, self._slips, self.width)):
@@ -106,7 +110,10 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
             slip = _with_parity(slip, self._slips, parity - wind - width)
         else:
             strength = _with_parity(jnp.abs(wind), self._winds, parity - slip - width)
-            wind = jnp.where(wind < 0, -strength, strength)
+            left = (wind < 0) | (
+                (wind == 0) & jax.random.bernoulli(jax.random.fold_in(wind_key, 1))
+            )
+            wind = jnp.where(left, -strength, strength)
         return WindyCatchParameters(wind, slip, width, jax.random.bernoulli(mirror_key))
 
     def held_out(self, parameters: WindyCatchParameters) -> Array:

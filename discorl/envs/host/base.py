@@ -15,7 +15,7 @@ import numpy as np
 from discorl.envs.base import Reference
 from discorl.types import PyTree, UserError
 
-# From a suite's own observations, of one environment or of several, [E, ...], to discorl's.
+# From a suite's own observations of several environments, [E, ...], to discorl's.
 Reader = Callable[[Any], PyTree]
 
 NO_METRICS: Mapping[str, Any] = {}

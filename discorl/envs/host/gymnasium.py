@@ -19,7 +19,7 @@ from discorl.envs.host.base import (
     seeds_from,
 )
 from discorl.envs.host.serial import Outcome
-from discorl.envs.host.spaces import actions_of, numbers_of, observation_of
+from discorl.envs.host.spaces import actions_of, arrangement_of, numbers_of, observation_of
 from discorl.envs.host.workers import check_workers, vector_of
 from discorl.types import PyTree, UserError
 
@@ -119,19 +119,19 @@ class _Single:
     def __init__(self, task: _Gymnasium, render: bool) -> None:
         self._metrics = task.episode_metrics
         self._env = task.create(render)
+        self._arrange = arrangement_of(self._env.observation_space)
         # Whole numbers as Python's own, which spaces recognise several times as fast as numpy's.
-        actions = task.actions
-        whole = actions.ndim == 1 and actions.dtype.kind in "iu"
-        self._actions = actions.tolist() if whole else list(actions)
+        whole = isinstance(self._env.action_space, gymnasium.spaces.Discrete)
+        self._actions = task.actions.tolist() if whole else list(task.actions)
 
     def reset(self, seed: int | None) -> PyTree:
-        return self._env.reset(seed=seed)[0]
+        return self._arrange(self._env.reset(seed=seed)[0])
 
     def step(self, action: int) -> Outcome:
         seen, reward, terminated, truncated, info = self._env.step(self._actions[action])
         over = terminated or truncated
         numbers = numbers_of(info, self._metrics) if over else NO_METRICS
-        return seen, float(reward), bool(terminated), bool(truncated), numbers
+        return self._arrange(seen), float(reward), bool(terminated), bool(truncated), numbers
 
     def render(self) -> np.ndarray | None:
         return None if self._env.render_mode != "rgb_array" else np.asarray(self._env.render())

@@ -158,7 +158,10 @@ def batch(observations: Sequence[PyTree], expected: PyTree | None, read: Reader)
 def _side_by_side(observations: Sequence[PyTree]) -> PyTree:
     if isinstance(observations[0], np.ndarray):
         return _stack(observations)
-    return jax.tree.map(lambda *parts: _stack(parts), *observations)
+    # A list is an array that was written down as one.
+    return jax.tree.map(
+        lambda *parts: _stack(parts), *observations, is_leaf=lambda x: isinstance(x, list)
+    )
 
 
 def _as_they_are(observations: PyTree) -> PyTree:

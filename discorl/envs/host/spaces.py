@@ -1,6 +1,6 @@
 """Gymnasium's spaces as discorl's observations and actions."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -40,6 +40,20 @@ def observation_of(space: spaces.Space, name: str) -> tuple[PyTree, Reader]:
             lambda x: tuple(read(part) for (_, read), part in zip(several, x, strict=True)),
         )
     return _leaf(space, name)
+
+
+def arrangement_of(space: spaces.Space) -> Callable[[Any], PyTree]:
+    """How one environment's observation becomes arrays, [...], in the form of its space.
+
+    Environments show lists for arrays, and dicts with more keys than they declare.
+    """
+    if isinstance(space, spaces.Dict):
+        parts = {key: arrangement_of(part) for key, part in space.spaces.items()}
+        return lambda x: {key: arrange(x[key]) for key, arrange in parts.items()}
+    if isinstance(space, spaces.Tuple):
+        several = [arrangement_of(part) for part in space.spaces]
+        return lambda x: tuple(arrange(y) for arrange, y in zip(several, x, strict=True))
+    return np.asarray
 
 
 def _leaf(space: spaces.Space, name: str) -> tuple[jax.ShapeDtypeStruct, Reader]:
