@@ -565,6 +565,7 @@ def test_the_command(whole, capsys, tmp_path):
     assert f"next: discorl train --rule {whole.path}/best.npz" in output
 
 
+@pytest.mark.long
 def test_without_a_score_no_rule_is_called_the_best(capsys, tmp_path):
     endless = {"evaluate_on": ("bandit:pulls=100,seed=1,split=held_out",), "evaluate_updates": 1}
     run = tmp_path / "run"

@@ -192,6 +192,7 @@ def test_a_meta_step_on_the_host_is_acting_and_learning_in_turns(population):
     assert any(np.any(one != two) for one, two in pairs)
 
 
+@pytest.mark.long
 def test_the_metrics_of_both_kinds_of_group_are_the_same(population):
     state = population.init(ETA, jax.random.key(0))
     _, _, by_agent = population.meta_step(state)

@@ -105,6 +105,7 @@ def test_a_meta_network_comes_to_imitate():
     assert np.mean(distances[-20:]) < 0.3 * max(distances)
 
 
+@pytest.mark.long
 def test_discovery_starts_from_an_imitation_and_resumes_from_it(tmp_path, monkeypatch):
     settings = TINY | {"start": "muesli", "imitation_steps": 3, "meta_steps": 2}
     discorl.discover(**settings, out=tmp_path / "run")
