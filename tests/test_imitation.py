@@ -89,6 +89,7 @@ def test_towards_the_improved_policy_the_gradient_is_that_of_muesli():
     np.testing.assert_allclose(np.asarray(gradient)[inside], muesli[inside], atol=1e-12)
 
 
+@pytest.mark.long
 def test_a_meta_network_comes_to_imitate():
     config = dataclasses.replace(
         CONFIG, meta_learning_rate=0.02, lifetimes=(10**6,), learning_rate=0.05

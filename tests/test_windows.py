@@ -179,6 +179,7 @@ def test_a_stride_of_the_window_s_length_is_the_default():
     assert program(dataclasses.replace(PLAIN, stride=WINDOW)) == program(PLAIN)
 
 
+@pytest.mark.long
 def test_a_life_goes_on_from_within_a_window_that_overlaps(window, life, update):
     result = meta_step(OVERLAPPING, ETA, newborn(OVERLAPPING))
     assert_judged_alike(result, window)
