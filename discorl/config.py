@@ -307,12 +307,9 @@ def configure(
     """
     if preset is None:
         preset = preset_for(env)
-    if preset not in PRESETS:
-        raise UserError(f"no preset {preset!r}; {specs.nearest(preset, PRESETS)}")
-    fields = [field.name for field in dataclasses.fields(Config)]
-    for name in settings:
-        if name not in fields:
-            raise UserError(f"no setting {name!r}; {specs.nearest(name, fields)}")
+    specs.require_known("preset", [preset], PRESETS)
+    fields = dataclasses.fields(Config)
+    specs.require_known("setting", settings, [field.name for field in fields])
     rule_name = rule.partition(":")[0]
     recipe = HAND_MADE[rule_name].recipe if rule_name in HAND_MADE else {}
     values = {"rule": rule, "env": env, "preset": preset, **PRESETS[preset], **recipe, **settings}

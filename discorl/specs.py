@@ -118,6 +118,18 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     return f"{suggestion}known: {', '.join(ordered) or 'none'}"
 
 
+def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses names that do not exist.
+
+    Raises:
+        UserError: names the first of them, the nearest that exists, and all.
+    """
+    choices = list(known)
+    for name in names:
+        if name not in choices:
+            raise UserError(f"no {kind} {name!r}; {nearest(name, choices)}")
+
+
 # --- spec to object -------------------------------------------------------------------------------
 
 

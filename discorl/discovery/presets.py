@@ -6,7 +6,6 @@ from typing import Any
 
 from discorl import specs
 from discorl.discovery.config import DiscoverConfig
-from discorl.types import UserError
 
 # A rule and agents that fit small tasks and few cores.
 _COMPACT: dict[str, Any] = {
@@ -125,12 +124,9 @@ def configure_discovery(preset: str = "demo", **settings: Any) -> DiscoverConfig
     Raises:
         UserError: a name or a value is not accepted.
     """
-    if preset not in PRESETS:
-        raise UserError(f"no preset {preset!r}; {specs.nearest(preset, PRESETS)}")
-    fields = [field.name for field in dataclasses.fields(DiscoverConfig)]
-    for name in settings:
-        if name not in fields:
-            raise UserError(f"no setting {name!r}; {specs.nearest(name, fields)}")
+    specs.require_known("preset", [preset], PRESETS)
+    fields = dataclasses.fields(DiscoverConfig)
+    specs.require_known("setting", settings, [field.name for field in fields])
     config = DiscoverConfig(**{"preset": preset, **PRESETS[preset], **settings})
     config.groups()  # to refuse what they refuse, early
     for text in config.evaluate_on:
