@@ -1,10 +1,11 @@
 """The residual convolutional encoder of IMPALA (Espeholt et al. 2018, arXiv:1802.01561)."""
 
+import functools
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from discorl.networks.layers import truncated_normal
 from discorl.types import Array, Key, Params
@@ -18,17 +19,63 @@ def _init_convolution(key: Key, inputs: int, outputs: int) -> Params:
 
 
 def _convolution(layer: Params, x: Array) -> Array:
-    y = jax.lax.conv_general_dilated(
-        x, layer["w"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    return _convolve(x, layer["w"]) + layer["b"]
+
+
+@jax.custom_jvp
+def _convolve(x: Array, w: Array) -> Array:
+    """Images [N, height, width, I] under a kernel [3, 3, I, O]."""
+    return jax.lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-    return y + layer["b"]
+
+
+@functools.partial(_convolve.defjvp, symbolic_zeros=True)
+def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    (x, w), (dx, dw) = primals, tangents
+    y = _convolve(x, w)
+    dy = jnp.zeros_like(y)
+    if not isinstance(dx, SymbolicZero):
+        dy += _convolve(dx, w)
+    if not isinstance(dw, SymbolicZero):
+        dy += jax.lax.platform_dependent(x, dw, cpu=_convolve_by_products, default=_convolve)
+    return y, dy
+
+
+def _convolve_by_products(x: Array, w: Array) -> Array:
+    """`_convolve` as a matrix product an image.
+
+    It is the transpose of this that counts, the gradient of the kernel: XLA makes it a convolution
+    with a kernel as large as the image, which takes a CPU several times as long as these products.
+    """
+    height, width = x.shape[1:3]
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # patches are nine times the image
+    def convolve_one(image: Array) -> Array:
+        padded = jnp.pad(image, ((1, 1), (1, 1), (0, 0)))
+        shifted = [padded[i : i + height, j : j + width] for i in range(3) for j in range(3)]
+        return jnp.concatenate(shifted, axis=-1) @ w.reshape(-1, w.shape[-1])
+
+    return jax.lax.map(convolve_one, x)
 
 
 def _halve(x: Array) -> Array:
-    """Max-pooling over 3 x 3 windows with stride 2."""
-    # Of numpy: only a constant tells JAX that this is a maximum, which it can differentiate.
-    lowest = np.array(-np.inf, x.dtype)
-    return jax.lax.reduce_window(x, lowest, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+    """Max-pooling over 3 x 3 windows with stride 2.
+
+    First over rows, then over columns: the gradient of XLA's own pooling is slow.
+    """
+    for axis in (1, 2):
+        outputs = -(-x.shape[axis] // 2)
+        missing = 2 * outputs + 1 - x.shape[axis]
+        padding = [(0, 0)] * x.ndim
+        padding[axis] = (missing // 2, missing - missing // 2)
+        padded = jnp.pad(x, padding, constant_values=-jnp.inf)
+        every_second = [
+            jax.lax.slice_in_dim(padded, k, k + 2 * outputs - 1, stride=2, axis=axis)
+            for k in range(3)
+        ]
+        x = functools.reduce(jnp.maximum, every_second)
+    return x
 
 
 def init_residual(key: Key, channels: int, filters: Sequence[int]) -> Params:
