@@ -2,17 +2,20 @@
 
     python benchmarks/environments.py [NAME ...] [--environments 64] [--steps 100] [--rounds 20]
 
-Bare is the suite's step alone, with random actions and without resets. Acting is what training
-does: a network chooses actions, ended episodes are reset, a trajectory is put together. Both are
-timed in turns in one run, and the best of all rounds is taken of each: of the time that passes, and
-of the processor time, which is what to look at on a machine that is busy otherwise. `linear` is a
-policy that costs next to nothing: what is left is what discorl adds to the environment, resets
-included. `tiny` is a network with 32 hidden units. Suites that are not installed are left out.
+`steps` is the suite's step alone, with random actions and without resets: episodes go on beyond
+their end. `resetting` is the bare environment as one would play it: every step makes a fresh start
+as well, which is taken where an episode ended. Acting is what training does: a policy chooses
+actions, ended episodes are reset, a trajectory is put together. All are timed in turns in one run,
+and the best of all rounds is taken of each: of the time that passes, and of the processor time,
+which is what to look at on a machine that is busy otherwise. The policy `linear` costs next to
+nothing, `tiny` is a network with 32 hidden units. Suites that are not installed are left out.
 """
 
 import argparse
+import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from measuring import clocks, report
 
@@ -63,34 +66,45 @@ def measure(name: str, network: str, count: int, steps: int, rounds: int) -> dic
     def act(actor, key):
         return acting.rollout(environment, policy, actor, key, steps)
 
-    @jax.jit
-    def bare(actor, key):
+    def bare(with_resets):
+        """Random actions, and fresh starts where episodes end or not at all."""
+
         def advance(states, key):
-            action_key, step_key = jax.random.split(key)
+            action_key, step_key, reset_key = jax.random.split(key, 3)
             actions = jax.random.randint(action_key, (count,), 0, environment.num_actions)
             keys = jax.random.split(step_key, count)
             states, step = jax.vmap(environment.step)(states, actions, keys)
-            return states, (step.observation, step.reward)
+            observation = step.observation
+            if with_resets:
+                fresh = jax.vmap(environment.reset)(jax.random.split(reset_key, count))
+                pick = functools.partial(jax.vmap(jnp.where), step.terminated | step.truncated)
+                states, observation = jax.tree.map(pick, fresh, (states, observation))
+            return states, (observation, step.reward, step.terminated)
 
-        return jax.lax.scan(advance, actor.environment, jax.random.split(key, steps))
+        return jax.jit(
+            lambda actor, key: jax.lax.scan(
+                advance, actor.environment, jax.random.split(key, steps)
+            )
+        )
 
     actor = jax.jit(lambda key: acting.init(environment, key, count))(jax.random.key(0))
-    times: dict[str, list[np.ndarray]] = {"bare": [], "acting": []}
+    programs = {"steps": bare(False), "resetting": bare(True), "acting": act}
+    times: dict[str, list[np.ndarray]] = {kind: [] for kind in programs}
     for i in range(rounds + 1):
-        key = jax.random.key(i)
-        moments = [clocks()]
-        jax.block_until_ready(bare(actor, key))
-        moments.append(clocks())
-        actor, *_ = jax.block_until_ready(act(actor, key))
-        moments.append(clocks())
-        if i:  # the first round compiles
-            for kind, taken in zip(times, np.diff(moments, axis=0), strict=True):
-                times[kind].append(taken)
+        for kind, program in programs.items():
+            before = clocks()
+            result = jax.block_until_ready(program(actor, jax.random.key(i)))
+            if i:  # the first round compiles
+                times[kind].append(np.subtract(clocks(), before))
+        actor = result[0]
     best = {kind: np.min(rows, axis=0) for kind, rows in times.items()}
-    share, processor_share = 100 * best["bare"] / best["acting"]
     row = {"environment": name, "environments": count, "network": network}
-    row |= {f"{kind}_per_second": round(count * steps / best[kind][0]) for kind in times}
-    return row | {"of_bare_percent": share, "of_bare_processor_percent": processor_share}
+    row |= {f"{kind}_per_second": round(count * steps / best[kind][0]) for kind in programs}
+    for kind in ("steps", "resetting"):
+        row[f"of_{kind}_percent"], row[f"of_{kind}_processor_percent"] = (
+            100 * best[kind] / best["acting"]
+        )
+    return row
 
 
 def available(name: str) -> bool:
