@@ -8,6 +8,10 @@ import pytest
 
 TESTS = Path(__file__).parent
 SHARED = TESTS.parent.parent / "shared"
+QUICK_TO_COMPILE = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1"
+)
 
 
 def pytest_configure(config):
@@ -28,7 +32,7 @@ def pytest_configure(config):
     os.environ["MPLBACKEND"] = "Agg"
     if "long" not in config.option.markexpr.replace("not long", ""):
         # Programs run for moments here, and most of the time goes into compiling them.
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+        os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
 
 
 @pytest.fixture(scope="session")
