@@ -204,7 +204,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     "gymnasium": _small_host(steps=200_000, learning_rate=1e-3, hidden=(128, 128), frame_stack=1),
     "atari_small": _small_host(steps=2_000_000),
     "crafter_small": _small_host(steps=1_000_000),
-    "nethack_small": _small_host(steps=2_000_000, frame_stack=1),
+    "nethack_small": _small_host(steps=2_000_000, hidden=(256, 256), frame_stack=1),
     "procgen_small": _small_host(steps=2_000_000),
     "atari": _paper(
         steps=50_000_000,

@@ -50,6 +50,7 @@ def needs(*packages):
         ("gymnasium:Blackjack-v1", ["gymnasium"]),
         ("atari:Pong", ["ale_py", "gymnasium"]),
         ("atari:Breakout,grey=false,full_actions=true,sticky=0.25", ["ale_py", "gymnasium"]),
+        ("atari:Pong,size=20,noops=0,max_frames=60", ["ale_py", "gymnasium"]),
         ("procgen:bigfish,mode=easy", ["envpool"]),
         ("nethack:NetHackScore-v0,max_steps=30", ["nle"]),
         ("crafter:reward,size=18,length=30", ["crafter"]),
@@ -97,6 +98,27 @@ def test_suites_train_with_a_discovered_rule(name, packages, golden, tmp_path):
         assert (played.lengths == 7).all()
         ended = result.metrics["episodes"] > 0
         assert all(((x := result.metrics[n][ended]) >= 0).all() and (x <= 1).all() for n in rates)
+
+
+def test_a_game_that_is_cut_shows_its_last_picture():
+    needs("ale_py", "gymnasium")
+    cut, whole = (
+        envs.make(f"atari:Pong,size=20,noops=0{limit}").start(1, seed=0)
+        for limit in (",max_frames=60", "")
+    )
+    cut.reset()
+    whole.reset()
+    action = np.array([2])
+    for number in range(1, 16):
+        step, uncut = cut.step(action), whole.step(action)
+        assert step.truncated[0] == (number == 15) and not step.terminated[0]
+        # Of the last two frames ALE shows the last alone where it cuts a game: a ball that moved.
+        assert (step.observation != uncut.observation).sum() <= 4 * (number == 15)
+    begun, uncut = cut.step(action), whole.step(action)
+    assert not begun.truncated[0]
+    assert (begun.observation != uncut.observation).sum() > 10
+    cut.close()
+    whole.close()
 
 
 # --- Gymnasium ------------------------------------------------------------------------------------

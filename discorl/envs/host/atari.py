@@ -19,8 +19,6 @@ from discorl.envs.host.base import HostEnvironment, HostStep, HostVector, pictur
 from discorl.envs.host.gymnasium import GymnasiumVector, VectorTask
 from discorl.types import PyTree, UserError
 
-MOST_FRAMES = 108_000  # of an episode: 30 minutes of play
-
 
 def names() -> Sequence[str]:
     """The games whose ROMs come with the package, as in `MsPacman`."""
@@ -41,6 +39,7 @@ def make(
     size: int = 84,
     full_actions: bool = False,
     clip_rewards: bool = False,
+    max_frames: int = 108_000,
 ) -> HostEnvironment:
     """A game.
 
@@ -52,11 +51,12 @@ def make(
         size: pixels a side.
         full_actions: all 18 actions, rather than those that the game distinguishes.
         clip_rewards: rewards of -1, 0 and 1.
+        max_frames: of an episode, by default those of 30 minutes of play; then it is truncated.
     """
-    if not 0 <= sticky < 1 or noops < 0 or size < 16:
+    if not 0 <= sticky < 1 or noops < 0 or size < 16 or max_frames < 4:
         raise UserError(
-            f"atari: sticky is {sticky}, noops {noops} and size {size}; expected a probability "
-            "below 1, at least 0, and at least 16"
+            f"atari: sticky is {sticky}, noops {noops}, size {size} and max_frames {max_frames}; "
+            "expected a probability below 1, at least 0, at least 16, and at least 4"
         )
 
     def create(count: int, render: bool) -> AtariVectorEnv:
@@ -64,7 +64,7 @@ def make(
         return AtariVectorEnv(
             _roms()[item],
             count,
-            max_num_frames_per_episode=MOST_FRAMES,
+            max_num_frames_per_episode=max_frames,
             repeat_action_probability=sticky,
             full_action_space=full_actions,
             # Costs no step after a termination, and truncations are rare.
