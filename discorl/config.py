@@ -62,6 +62,8 @@ class Config:
     """Adam's epsilon."""
     discount: float = 0.997
     """Discount of rewards."""
+    reward_scale: float = 1.0
+    """What rewards are multiplied by for learning; reported returns are not."""
     torso: Torso = "auto"
     """Torso of the network; auto takes `residual` for images of 16 pixels a side or more."""
     hidden: tuple[int, ...] = (512, 512)
@@ -95,7 +97,7 @@ class Config:
         amounts = ("seed", "core", "warmup_steps", "end_learning_rate", "weight_decay")
         for name in (*amounts, "max_gradient_norm"):
             self._require(getattr(self, name) >= 0, name, "at least 0")
-        for name in ("learning_rate", "max_abs_update", "adam_epsilon"):
+        for name in ("learning_rate", "max_abs_update", "adam_epsilon", "reward_scale"):
             value = getattr(self, name)
             self._require(math.isfinite(value) and value > 0, name, "a positive number")
         for name in ("replay_fraction", "discount"):

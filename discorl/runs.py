@@ -269,7 +269,10 @@ def check_source(config: Any, settings: Mapping[str, Any], *, out: Any, resume: 
 
 
 def check_settings(run: Run, settings: Mapping[str, Any], accepted: type) -> None:
-    """Refuses to go on with a run of another version, whose settings are not those of today.
+    """Refuses to go on with a run of a later version, which had settings that this one has not.
+
+    A run of an earlier version goes on with the defaults of settings that it did not have: a
+    setting that is added must do by default what was done before.
 
     Args:
         run: the run.
@@ -277,13 +280,13 @@ def check_settings(run: Run, settings: Mapping[str, Any], accepted: type) -> Non
         accepted: the dataclass that they are to become.
 
     Raises:
-        UserError: there are other settings than the class has fields.
+        UserError: there are settings that the class has no fields for.
     """
-    difference = set(settings) ^ {field.name for field in dataclasses.fields(accepted)}
-    if difference:
+    unknown = set(settings) - {field.name for field in dataclasses.fields(accepted)}
+    if unknown:
         raise UserError(
-            f"{run.path} was made by another version of discorl, with other settings "
-            f"({', '.join(sorted(difference))}); see its versions.json"
+            f"{run.path} was made by another version of discorl, with settings that this one does "
+            f"not have ({', '.join(sorted(unknown))}); see its versions.json"
         )
 
 

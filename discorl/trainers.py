@@ -35,7 +35,7 @@ def absorb(
     """Puts a rollout into replay and makes a batch to learn from.
 
     Args:
-        config: sizes of the batch.
+        config: sizes of the batch, and the scale of its rewards.
         buffer: replay; None: the batch is the rollout.
         fresh: the rollout, [T, E]; with single frames if frames are stacked.
         key: randomness of the sample.
@@ -43,10 +43,13 @@ def absorb(
     Returns:
         replay; the batch, [T, B], with single frames like the rollout.
     """
-    if buffer is None:
-        return None, fresh
-    buffer = replay.add(buffer, fresh)
-    return buffer, replay.mix(buffer, fresh, key, config.batch, config.replayed)
+    batch = fresh
+    if buffer is not None:
+        buffer = replay.add(buffer, fresh)
+        batch = replay.mix(buffer, fresh, key, config.batch, config.replayed)
+    if config.reward_scale != 1:
+        batch = dataclasses.replace(batch, reward=config.reward_scale * batch.reward)
+    return buffer, batch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,60 @@
+"""Rewards on another scale: the same agents as in an environment that gives such rewards."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from clocks import Clocks
+
+import discorl
+from discorl.envs.catch import Catch
+
+SCALE = 8.0  # a power of two, so that products are exact
+SMALL = {
+    "rule": "q_lambda",
+    "updates": 6,
+    "environments": 2,
+    "unroll": 12,
+    "batch": 4,
+    "replay": 16,
+    "replay_fraction": 0.5,
+    "hidden": (8,),
+    "log_every": 1,
+    "checkpoint_every": 6,
+}
+
+
+class LargeCatch(Catch):
+    """Catch with rewards of another size."""
+
+    def step(self, state, action, key):
+        state, step = super().step(state, action, key)
+        return state, dataclasses.replace(step, reward=SCALE * step.reward)
+
+
+@pytest.mark.parametrize("replay_fraction", [0.0, 0.5])
+def test_scaled_rewards_make_the_agent_of_an_environment_with_such_rewards(replay_fraction):
+    settings = SMALL | {"replay_fraction": replay_fraction}
+    if not replay_fraction:
+        settings |= {"rule": "actor_critic", "batch": 2}
+    scaled = discorl.train(**settings, environment=Catch(5, 5), reward_scale=SCALE)
+    large = discorl.train(**settings, environment=LargeCatch(5, 5))
+    plain = discorl.train(**settings, environment=Catch(5, 5))
+    np.testing.assert_array_equal(scaled.metrics["loss"], large.metrics["loss"])
+    np.testing.assert_array_equal(SCALE * scaled.metrics["return"], large.metrics["return"])
+    assert not np.array_equal(scaled.metrics["loss"], plain.metrics["loss"])
+    assert np.nanmax(np.abs(scaled.metrics["return"])) <= 1
+
+
+def test_rewards_of_environments_on_the_host_are_scaled_as_well():
+    scaled, plain = (
+        discorl.train(**SMALL, environment=Clocks(), reward_scale=scale) for scale in (SCALE, 1.0)
+    )
+    np.testing.assert_array_equal(scaled.metrics["return"][:1], plain.metrics["return"][:1])
+    assert scaled.metrics["loss"][0] > plain.metrics["loss"][0]
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.inf, np.nan])
+def test_a_scale_that_is_not_positive_is_refused(scale):
+    with pytest.raises(discorl.UserError, match=f"reward_scale is {scale}; expected a positive"):
+        discorl.configure(reward_scale=scale)
