@@ -24,7 +24,7 @@ from discorl.config import Config
 from discorl.discovery.meta_gradient import MetaGradient
 from discorl.discovery.meta_value import MetaValue
 from discorl.rules import Disco, Sizes
-from discorl.training import Trainer
+from discorl.trainers import Trainer
 from discorl.types import Array, Params, PyTree
 
 WINDOW, VALIDATION = 5, 32

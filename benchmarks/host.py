@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from measuring import clocks, report
 
-from discorl import envs, specs, training
+from discorl import building, envs, specs
 from discorl.config import PRESETS, configure
 from discorl.envs.host import HostEnvironment
 from discorl.host_acting import HostActor
@@ -53,8 +53,8 @@ def standard(environment: HostEnvironment):
     suite = environment.name.partition(":")[0]
     preset = f"{suite}_small" if f"{suite}_small" in PRESETS else suite
     config = configure(rule="actor_critic", env=environment.name, preset=preset, frame_stack=1)
-    trainer, _ = training.build(config, environment)
-    return trainer.learner.policy, training.initial_state(trainer).learner.params
+    trainer, _ = building.build(config, environment)
+    return trainer.learner.policy, building.initial_state(trainer).learner.params
 
 
 def measure(name: str, network: str, count: int, rounds: int) -> dict:

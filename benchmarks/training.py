@@ -18,15 +18,15 @@ import jax
 import jax.numpy as jnp
 from measuring import report, seconds
 
-from discorl import envs, training
+from discorl import building, envs
 from discorl.config import configure
 
 
 def overhead(rule: str, updates: int, repeats: int) -> dict:
     """Seconds an update of the whole loop, and of learning alone."""
     config = configure(rule=rule, env="catch")
-    trainer, eta = training.build(config, envs.make(config.env))
-    state = training.initial_state(trainer)
+    trainer, eta = building.build(config, envs.make(config.env))
+    state = building.initial_state(trainer)
     run = jax.jit(trainer.run)
     learn = jax.jit(trainer.learner.update)
     state, _ = run(state, eta, jnp.int32(2))

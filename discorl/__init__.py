@@ -9,9 +9,10 @@ from discorl.envs import make as make_environment
 from discorl.learning import Learner, LearnerState
 from discorl.networks import Network
 from discorl.optimisation import Optimisation
+from discorl.results import TrainResult
 from discorl.rules import Rule
 from discorl.rules import load as load_rule
-from discorl.training import TrainResult, train
+from discorl.training import train
 from discorl.types import OutputSpec, Trajectory, UserError
 
 __version__ = "0.1.0"

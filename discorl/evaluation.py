@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import compilation, host_evaluation
+from discorl.building import NetworkFactory, initial_state, reopen
 from discorl.envs import Environment, Reference, references
 from discorl.envs.host import HostEnvironment
 from discorl.files import write_atomically, write_errors_reported
@@ -19,7 +20,6 @@ from discorl.host_training import HostTrainer
 from discorl.networks.recurrence import blank_state
 from discorl.runs import Run
 from discorl.trainers import Trainer
-from discorl.training import NetworkFactory, initial_state, reopen
 from discorl.types import Array, Key, Params, PyTree, UserError
 
 MAX_STEPS = 10_000  # after which an episode without an end is counted as it stands

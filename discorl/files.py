@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import secrets
 import warnings
@@ -90,6 +91,12 @@ def lock(path: str | os.PathLike[str], *, wait: bool) -> BinaryIO:
             stacklevel=3,
         )
     return holder
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A comparison with made-up results, for tests that need no training."""
+"""A comparison with made-up results, for tests that need no training, and one that is run."""
 
 import json
 
@@ -13,6 +13,28 @@ ENVIRONMENTS = [
     {"env": "catch:rows=5", "label": "<small> & odd", "random": -1, "optimal": 1},
 ]
 COMMAND = "discorl compare --rules actor_critic ppo policy_gradient"
+# A comparison that takes moments; the last of its environments cannot be made.
+TINY = """
+rules = [
+    "actor_critic",
+    { rule = "policy_gradient", learning_rates = [0.02] },
+]
+environments = [
+    { env = "catch:rows=3,columns=3", label = "catch" },
+    { env = "catch:rows=1", label = "broken" },
+]
+learning_rates = [0.01, 0.02]
+steps = 96
+seeds = 2
+sweep_seeds = 2
+
+[settings]
+hidden = [4]
+environments = 2
+batch = 2
+unroll = 4
+replay_fraction = 0.0
+"""
 
 
 def record(cell, scale, random, steps):

@@ -1,7 +1,11 @@
-"""Fixtures that several tests share; and no test touches the user's own cache folder."""
+"""Fixtures that several tests share; and no test touches the user's own cache folder.
+
+What imports JAX is imported within the fixtures: the settings of the session come first.
+"""
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +43,41 @@ def pytest_configure(config):
 def users_environment() -> dict[str, str]:
     """Environment for a process that compiles its programs as they are compiled for users."""
     return {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+
+
+@pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """For modules whose time is compilation nearly all, of programs that run for an instant."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """Numbers in double precision, where they are compared to many digits."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def own_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rules are sought and kept in the test's own folder."""
+    import rule_files
+
+    rule_files.isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def rule_cache(own_library: None, tmp_path: Path) -> Path:
+    """The folder, already there, that rules are fetched and imported into."""
+    folder = tmp_path / "cache" / "rules"
+    folder.mkdir(parents=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

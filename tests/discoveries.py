@@ -1,13 +1,20 @@
-"""A discovery so small that tests can afford it, and how its results are told apart."""
+"""A discovery so small that tests can afford it: running it, and telling its results apart."""
 
+import contextlib
 import csv
+import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import discorl
+from discorl import cli
 from discorl.discovery import loop
+from discorl.discovery.population import Population
+from discorl.discovery.scoring import Scoring
 from discorl.rules import weights
 
 # So eager that what they earn depends on the rule soon.
@@ -101,3 +108,48 @@ def assert_same_runs(one, two):
         commits = [file.metadata.pop("commit") for file in (first, second)]
         assert commits[0] != commits[1] or first.sha256 == second.sha256
         assert first.metadata == second.metadata
+
+
+@contextlib.contextmanager
+def sharing_programs():
+    """Runs in this process that differ in no program share the compiled ones."""
+
+    def plain(config):
+        return dataclasses.replace(
+            config, start="scratch", meta_steps=1, evaluate_every=1, checkpoint_every=1
+        )
+
+    populations = functools.cache(lambda config, rule: Population(config, rule))
+    scorings = {}
+
+    def population(config, rule):
+        unseen = {"evaluate_on": ("catch",), "evaluate_updates": 1, "evaluate_seeds": 1}
+        return populations(dataclasses.replace(plain(config), **unseen), rule)
+
+    def scoring(config, rule, key):
+        config = plain(config)
+        if (config, rule) not in scorings:
+            scorings[config, rule] = Scoring(config, rule, key)
+        return scorings[config, rule]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "Population", population)
+        patch.setattr(loop, "Scoring", scoring)
+        yield
+
+
+def arguments(settings):
+    """The settings as flags of the command line."""
+    flags = []
+    for name, value in settings.items():
+        values = value if isinstance(value, tuple) else (value,)
+        flags += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return flags
+
+
+def outcome(capsys, *arguments):
+    """What `discorl discover` exits with, prints, and prints as errors."""
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["discover", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return exit_.value.code, captured.out, captured.err

@@ -12,10 +12,10 @@ from test_disco import RULE, SIZES, STEPS, case, state_of
 
 import discorl
 from discorl import rules
+from discorl.golden_cases import cast
 from discorl.rules import Disco, weights
 from discorl.rules.disco import ABLATIONS
 from discorl.types import UserError
-from discorl.verify import cast
 
 EVERYTHING = {
     *(f"{whose} {name}" for whose in ("online", "target") for name in ("logits", "y", "z", "q")),

@@ -120,3 +120,17 @@ def test_make_refuses_with_a_reason(text: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         envs.make(text)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 5), (3, 3), (5, 5), (4, 8)])
+def test_reference_returns_of_catch(rows, columns):
+    environment = Catch(rows, columns)
+    middle = columns // 2
+    paddle = np.eye(columns)[middle]
+    for _ in range(rows - 1):  # the distribution of a paddle that moves at random
+        moves = [np.clip(np.arange(columns) + move, 0, columns - 1) for move in (-1, 0, 1)]
+        paddle = sum(np.bincount(to, paddle / 3, columns) for to in moves)
+    reachable = sum(abs(column - middle) < rows for column in range(columns))
+    reference = environment.reference()
+    assert float(reference.random) == pytest.approx(2 * np.mean(paddle) - 1, abs=1e-6)
+    assert float(reference.optimal) == pytest.approx(2 * reachable / columns - 1, abs=1e-6)

@@ -10,9 +10,9 @@ import pytest
 import reference
 
 from discorl import returns
+from discorl.golden_cases import cast
 from discorl.rules import Disco, Sizes, weights
 from discorl.types import Trajectory
-from discorl.verify import cast
 
 SIZES = Sizes(
     prediction=4,

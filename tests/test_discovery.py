@@ -1,7 +1,6 @@
-"""Discovery: how meta-gradients move the rule, lives, and runs that can be killed."""
+"""Discovery: agents that begin anew, and runs that can be killed."""
 
 import dataclasses
-import functools
 import json
 import random
 import signal
@@ -13,138 +12,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from discoveries import CONFIG, ETA, RULE, TINY, assert_same, assert_same_runs, poisoned, table
+from discoveries import (
+    CONFIG,
+    ETA,
+    RULE,
+    TINY,
+    arguments,
+    assert_same,
+    assert_same_runs,
+    outcome,
+    poisoned,
+    sharing_programs,
+    table,
+)
 
 import discorl
-from discorl import cli
 from discorl.discovery import loop
-from discorl.discovery.agents import Agents, draw_lifetime
 from discorl.discovery.population import Population
-from discorl.discovery.scoring import Score, Scoring, _last_return
-from discorl.envs import Catch
 from discorl.rules import weights
 from discorl.types import UserError
-
-# --- how the rule moves ---------------------------------------------------------------------------
-
-
-def adam_by_hand(gradients, learning_rate):
-    """The update that the last of several gradients leads to."""
-    m = v = 0.0
-    for g in gradients:
-        m = 0.9 * m + 0.1 * g
-        v = 0.999 * v + 0.001 * g * g
-    n = len(gradients)
-    step = (m / (1 - 0.9**n)) / (np.sqrt(v / (1 - 0.999**n)) + 1e-8)
-    return -learning_rate * np.clip(step, -1, 1)
-
-
-def some_gradients(rng, scales=(1.0, 1e-3)):
-    """Two agents' meta-gradients, on scales of their own."""
-    one, two = (
-        jax.tree.map(lambda x, s=s: s * rng.normal(size=x.shape).astype(np.float32), ETA)
-        for s in scales
-    )
-    return jax.tree.map(lambda x, y: jnp.stack([x, y]), one, two)
-
-
-def adams(config=CONFIG):
-    """How a population's meta-gradients move the rule, and what that starts with."""
-    population = Population(config, RULE)
-    optimizer = population._adam.init(ETA)
-    if config.per_agent_adam:
-        optimizer = jax.tree.map(lambda x: jnp.stack([x, x]), optimizer)
-    return jax.jit(population.combine), optimizer, jnp.zeros(2, jnp.int32)
-
-
-@pytest.mark.parametrize("per_agent", [True, False])
-def test_the_rule_moves_by_the_mean_of_the_adams(per_agent):
-    combine, optimizers, dropped = adams(
-        dataclasses.replace(CONFIG, per_agent_adam=per_agent, meta_learning_rate=0.01)
-    )
-    rng = np.random.default_rng(0)
-    history = [some_gradients(rng), some_gradients(rng)]
-    eta = ETA
-    for gradients in history:
-        before = eta
-        eta, optimizers, dropped, _, norms = combine(eta, optimizers, dropped, gradients)
-    w = [np.asarray(g["y_hat"]["w"], np.float64) for g in history]
-    if per_agent:
-        update = np.mean([adam_by_hand([g[i] for g in w], 0.01) for i in range(2)], axis=0)
-    else:
-        update = adam_by_hand([g.mean(axis=0) for g in w], 0.01)
-    moved = np.asarray(eta["y_hat"]["w"], np.float64) - before["y_hat"]["w"]
-    np.testing.assert_allclose(moved, update, rtol=2e-3, atol=1e-7)
-    expected = np.sqrt(sum(np.sum(np.square(x[0])) for x in jax.tree.leaves(history[-1])))
-    assert norms[0] == pytest.approx(float(expected), rel=1e-4)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
-def test_a_bad_meta_gradient_is_left_out(bad):
-    combine, optimizers, dropped = adams()
-    rng = np.random.default_rng(0)
-    eta, optimizers, dropped, _, _ = combine(ETA, optimizers, dropped, some_gradients(rng))
-    good = some_gradients(rng)
-    gradients = dict(good)
-    gradients["gate"] = {
-        "w": good["gate"]["w"].at[1, 0, 0].set(bad),
-        "b": good["gate"]["b"],
-    }
-    moved, after, dropped, whole, _ = combine(eta, optimizers, dropped, gradients)
-    assert dropped.tolist() == [0, 1]
-    assert int(whole["kept"]) == 1
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(moved))
-    assert_same(*(jax.tree.map(lambda x: x[1], tree) for tree in (after, optimizers)))
-    # The other agent moves the rule as if it were alone.
-    alone = jax.tree.map(lambda x: jnp.stack([x[0], x[0]]), (optimizers, good))
-    expected, others, _, _, _ = combine(eta, alone[0], dropped, alone[1])
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-7), moved, expected)
-    assert_same(*(jax.tree.map(lambda x: x[0], tree) for tree in (after, others)))
-    # If none is left, the rule stays where it is.
-    nothing = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), good)
-    still, _, dropped, _, _ = combine(eta, optimizers, dropped, nothing)
-    assert_same(still, eta)
-    assert dropped.tolist() == [1, 2]
-
-
-# --- lives ----------------------------------------------------------------------------------------
-
-
-def test_short_lives_are_likelier():
-    keys = jax.random.split(jax.random.key(0), 20_000)
-    drawn = np.asarray(jax.vmap(lambda key: draw_lifetime(key, (20, 50, 100, 200)))(keys))
-    lengths, counts = np.unique(drawn, return_counts=True)
-    assert lengths.tolist() == [20, 50, 100, 200]
-    weight = 1 / lengths
-    np.testing.assert_allclose(counts / counts.sum(), weight / weight.sum(), atol=0.01)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def shared_programs():
-    """Runs in this process that differ in no program share the compiled ones."""
-
-    def plain(config):
-        return dataclasses.replace(
-            config, start="scratch", meta_steps=1, evaluate_every=1, checkpoint_every=1
-        )
-
-    populations = functools.cache(lambda config, rule: Population(config, rule))
-    scorings = {}
-
-    def population(config, rule):
-        unseen = {"evaluate_on": ("catch",), "evaluate_updates": 1, "evaluate_seeds": 1}
-        return populations(dataclasses.replace(plain(config), **unseen), rule)
-
-    def scoring(config, rule, key):
-        config = plain(config)
-        if (config, rule) not in scorings:
-            scorings[config, rule] = Scoring(config, rule, key)
-        return scorings[config, rule]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "Population", population)
-        patch.setattr(loop, "Scoring", scoring)
+    with sharing_programs():
         yield
+
+
+# --- lives ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -221,46 +116,18 @@ def test_an_agent_whose_parameters_are_no_numbers_begins_anew(population, part):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((state.eta, state.optimizers)))
 
 
-# --- evaluation -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(2, 5), (3, 3), (5, 5), (4, 8)])
-def test_reference_returns_of_catch(rows, columns):
-    environment = Catch(rows, columns)
-    middle = columns // 2
-    paddle = np.eye(columns)[middle]
-    for _ in range(rows - 1):  # the distribution of a paddle that moves at random
-        moves = [np.clip(np.arange(columns) + move, 0, columns - 1) for move in (-1, 0, 1)]
-        paddle = sum(np.bincount(to, paddle / 3, columns) for to in moves)
-    reachable = sum(abs(column - middle) < rows for column in range(columns))
-    reference = environment.reference()
-    assert float(reference.random) == pytest.approx(2 * np.mean(paddle) - 1, abs=1e-6)
-    assert float(reference.optimal) == pytest.approx(2 * reachable / columns - 1, abs=1e-6)
-
-
-def test_agents_that_ended_no_episode_have_no_say():
-    nan = np.nan
-    returns = np.array([[9, 9, 9, 9, 9, 9, 1.0, 4.0], [nan] * 8, [0, 0, 0, 0, 0, 0, nan, 8.0]])
-    episodes = np.array([[1, 1, 1, 1, 1, 1, 2, 1], [0] * 8, [1, 1, 1, 1, 1, 1, 0, 5]])
-    # Of the last two updates: two agents, with 2 and 8 an episode.
-    assert _last_return({"return": returns, "episodes": episodes}) == pytest.approx(5)
-    only = {"return": returns[1:2], "episodes": episodes[1:2]}
-    assert np.isnan(_last_return(only))
-    assert np.isnan(Score({"a": 1.0, "b": nan}, {"a": 1.0, "b": nan}).mean)
-
-
-def test_members_of_a_family_share_a_program(shared_programs):
-    scoring = loop.Scoring(CONFIG, RULE, loop._keys(CONFIG).scoring)
-    one, two = scoring._programs.values()
-    assert one is two
-
-
 # --- runs -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, shared_programs):
     return discorl.discover(**TINY, out=tmp_path_factory.mktemp("whole") / "run")
+
+
+def test_members_of_a_family_share_a_program(shared_programs):
+    scoring = loop.Scoring(CONFIG, RULE, loop._keys(CONFIG).scoring)
+    one, two = scoring._programs.values()
+    assert one is two
 
 
 def test_what_a_run_leaves_behind(whole):
@@ -343,14 +210,6 @@ main()
 """
 
 
-def arguments(settings):
-    flags = []
-    for name, value in settings.items():
-        values = value if isinstance(value, tuple) else (value,)
-        flags += [f"--{name.replace('_', '-')}", *map(str, values)]
-    return flags
-
-
 def test_a_run_that_is_killed_and_stopped_ends_like_one_that_is_not(whole, tmp_path, monkeypatch):
     run = tmp_path / "run"
     command = [sys.executable, "-c", PROGRAM, "discover", "--out", str(run), *arguments(TINY)]
@@ -430,126 +289,16 @@ def test_fine_tuning_starts_from_the_given_rule(whole, tmp_path):
     assert discorl.discover(resume=tmp_path / "run").finished
 
 
-# --- mistakes -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"preset": "laptp"}, "no preset 'laptp'; did you mean 'laptop'"),
-        ({"windo": 3}, "no setting 'windo'; did you mean 'window'"),
-        ({"window": 0}, "window is 0; expected at least 1"),
-        ({"bins": 6}, "bins is 6; expected an odd number"),
-        ({"envs": ()}, "envs is .*; expected at least one environment"),
-        ({"evaluate_on": ()}, "evaluate_on is .*; expected at least one environment"),
-        ({"lifetimes": (0, 5)}, "lifetimes is .*; expected steps of at least 1"),
-        ({"meta_learning_rate": float("inf")}, "meta_learning_rate is inf; expected a positive"),
-        ({"seed": -1}, "seed is -1; expected at least 0"),
-        ({"envs": ("catch;hiden=3",)}, "did you mean 'hidden'"),
-        ({"envs": ("catch;hidden=a",)}, "expected a value like"),
-        ({"envs": ("catch;agents=0",)}, "agents is 0 in .*; expected at least 1"),
-        ({"envs": 3}, "envs is 3; expected a text, or several"),
-        ({"lifetimes": 0}, "lifetimes is .*; expected steps of at least 1"),
-        ({"lifetimes": "long"}, "lifetimes is 'long'; expected a whole number, or several"),
-        ({"hidden": (64, 0.5)}, "hidden is .*; expected a whole number, or several"),
-        ({"torso": "resnet"}, "torso is resnet; expected auto, mlp or residual"),
-        ({"envs": ("catch;torso=conv",)}, "torso is conv; expected auto, mlp or residual"),
-    ],
-)
-def test_settings_that_are_refused(settings, message):
-    with pytest.raises(UserError, match=message):
-        discorl.configure_discovery(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"envs": ("bandt",)}, "no environment 'bandt'; did you mean 'bandit'"),
-        ({"evaluate_on": ("cach",)}, "no environment 'cach'; did you mean 'catch'"),
-        ({"start": "ppo"}, "start is 'ppo', a rule made by hand"),
-        ({"start": None}, "start is None; expected 'scratch', 'muesli', or a learned rule"),
-        ({"without": "q", "target_improvement": 1.0}, "the rule is without q"),
-        ({"imitation_steps": 0}, "imitation_steps is 0; expected at least 1"),
-        ({"start": "nowhere.npz"}, "there is no such rule file"),
-    ],
-)
-def test_runs_that_are_refused_leave_nothing(settings, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        discorl.discover(**TINY | settings, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_agents_of_an_environment_have_settings_of_their_own():
-    config = discorl.configure_discovery(envs=("bandit;agents=3;hidden=8,4;learning_rate=1e-2",))
-    (group,) = config.groups()
-    assert (group.count, group.config.hidden, group.config.learning_rate) == (3, (8, 4), 1e-2)
-    assert group.config.batch == config.batch
-
-
-def test_a_single_text_or_number_is_one_of_one():
-    config = discorl.configure_discovery(envs="grid", evaluate_on="catch", lifetimes=1000, hidden=8)
-    several = discorl.configure_discovery(
-        envs=["grid"], evaluate_on=("catch",), lifetimes=[np.int64(1000)], hidden=(8,)
-    )
-    assert config == several
-    assert (config.envs, config.lifetimes) == (("grid",), (1000,))
-    assert json.loads(json.dumps(several.as_dict()))["lifetimes"] == [1000]
-
-
-def test_agents_and_their_meta_value_have_the_torso_asked_for():
-    own = "torso=residual;filters=2,3"
-    config = dataclasses.replace(CONFIG, envs=(f"catch:rows=5,columns=5;{own}", "catch"))
-    for group, filters in zip(config.groups(), (("0", "1"), None), strict=True):
-        begin = Agents(group, config, RULE).begin
-        state = jax.eval_shape(begin, jax.random.key(0), jnp.int32(0))
-        for params in (state.training.learner.params, state.meta_value.params):
-            assert ("encoder" in params) == (filters is not None)
-            if filters:
-                widths = {x.shape[-1] for x in jax.tree.leaves(params["encoder"])}
-                assert widths == {2, 3}
-
-
-def test_a_run_of_another_version_is_refused_by_name(whole, tmp_path):
+def test_a_run_of_a_later_version_is_refused_by_name(whole, tmp_path):
     described = json.loads((whole.path / "config.json").read_text())
+    described["config"]["later_setting"] = 1
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    file = tmp_path / "run" / "config.json"
-    for change in ("later_setting", "torso"):
-        config = described["config"]
-        if change in config:
-            config = {name: value for name, value in config.items() if name != change}
-        else:
-            config = config | {change: 1}
-        file.write_text(json.dumps(described | {"config": config}))
-        with pytest.raises(UserError, match=f"another version.*{change}"):
-            discorl.discover(resume=tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text(json.dumps(described))
+    with pytest.raises(UserError, match=r"another version.*later_setting"):
+        discorl.discover(resume=tmp_path / "run")
 
 
-def outcome(capsys, *arguments):
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["discover", *map(str, arguments)])
-    captured = capsys.readouterr()
-    return exit_.value.code, captured.out, captured.err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--preset", "laptp"], "did you mean 'laptop'"),
-        (["--windo", "3"], "--window"),
-        (["--window", "x"], "window"),
-        (["--envs", "bandt"], "did you mean 'bandit'"),
-        (["--bins", "4"], "expected an odd number"),
-        (["--resume", "nowhere"], "nowhere is not a run directory"),
-        (["--resume", "nowhere", "--window", "3"], "takes no others"),
-    ],
-)
-def test_mistakes_on_the_command_line(flags, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, _, errors = outcome(capsys, *flags)
-    assert code == 2
-    assert message in errors
-    assert "Traceback" not in errors
-    assert not list(tmp_path.iterdir())
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_the_command(whole, capsys, tmp_path):

@@ -6,7 +6,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from test_host import LIFE, LIMIT, Clock, check_convention, count_frames, is_mortal
+from clocks import LIFE, LIMIT, Clock, check_convention, count_frames, is_mortal
 
 import discorl
 from discorl import envs

@@ -1,4 +1,4 @@
-"""The learner: gradients, pieces, episode ends, target network, optimiser, epochs."""
+"""The learner: gradients, pieces, episode ends, target network."""
 
 import dataclasses
 import functools
@@ -10,18 +10,17 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learners import ACTIONS, OBSERVATION, fresh, network_for, random_trajectory
 
 from discorl import learning
-from discorl.learning import Learner, LearnerState
-from discorl.networks import Network, standard
-from discorl.optimisation import Optimisation, scale_by_adam, with_learning_rate
+from discorl.golden_cases import cast
+from discorl.learning import Learner
+from discorl.networks import Network
 from discorl.returns import take_action
-from discorl.rules import PPO, ActorCritic, Disco, PolicyGradient, Rule, Sizes
-from discorl.types import OutputSpec, Trajectory
-from discorl.verify import cast
+from discorl.rules import PPO, ActorCritic, Disco, PolicyGradient, Sizes
+from discorl.types import Trajectory
 
-ACTIONS = 3
-OBSERVATION = jax.ShapeDtypeStruct((2,), jnp.float64)
+pytestmark = pytest.mark.usefixtures("float64")
 SIZES = Sizes(
     prediction=4,
     trajectory_lstm=5,
@@ -42,64 +41,15 @@ RULES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
-
-
-def network_for(rule):
-    spec = rule.outputs(ACTIONS)
-    return standard(spec, OBSERVATION, hidden=(4,), action_lstm=3, action_hidden=(4,))
-
-
 def gradient_learner(rule, network=None):
     """A learner that moves its parameters by minus the gradient, which so can be read off."""
     return Learner(rule, network or network_for(rule), optax.sgd(1.0), ACTIONS)
-
-
-def fresh(learner, seed=0):
-    """A state in float64 whose target network differs from the parameters."""
-    with jax.enable_x64(False):
-        state = learner.init(jax.random.key(seed), jax.ShapeDtypeStruct((2,), jnp.float32))
-    state = dataclasses.replace(
-        state,
-        key=jax.random.key(1),
-        **{
-            name: cast(getattr(state, name), "float64")
-            for name in ("params", "target_params", "optimizer", "rule")
-        },
-    )
-    # Larger than at the start of a life: heads that are nearly zero would hide mistakes.
-    params = jax.tree.map(
-        lambda p: 3 * p + 0.1 * jnp.cos(jnp.arange(p.size)).reshape(p.shape), state.params
-    )
-    target = None if state.target_params is None else jax.tree.map(lambda p: p + 0.2, params)
-    rule = state.rule
-    if hasattr(rule, "meta_rnn"):
-        # At the start of a life the meta-RNN is zero, and with it all that the trajectory says.
-        meta_rnn = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size) + 1.0), rule.meta_rnn)
-        rule = dataclasses.replace(rule, meta_rnn=meta_rnn)
-    return dataclasses.replace(state, params=params, target_params=target, rule=rule)
 
 
 def eta_of(rule):
     with jax.enable_x64(False):
         eta = rule.init_params(jax.random.key(5))
     return cast(eta, "float64")
-
-
-def random_trajectory(seed, steps, batch):
-    rng = np.random.default_rng(seed)
-    return Trajectory(
-        observation=jnp.asarray(rng.normal(size=(steps + 1, batch, 2))),
-        action=jnp.asarray(rng.integers(ACTIONS, size=(steps, batch))),
-        reward=jnp.asarray(rng.normal(size=(steps, batch))),
-        terminated=jnp.asarray(rng.random((steps, batch)) < 0.2),
-        behaviour_logits=jnp.asarray(rng.normal(size=(steps, batch, ACTIONS))),
-        truncated=jnp.zeros((steps, batch), bool),
-        mask=jnp.ones((steps, batch)),
-    )
 
 
 @functools.cache
@@ -340,189 +290,3 @@ def test_rules_without_a_target_network_keep_none():
     learner = gradient_learner(ActorCritic())
     state = learner.init(jax.random.key(0), OBSERVATION)
     assert state.target_params is None
-
-
-# --- the optimiser --------------------------------------------------------------------------------
-
-
-def run_optimizer(optimizer, gradients, start=1.0):
-    params = {"a": jnp.full(3, start)}
-    state, steps = optimizer.init(params), []
-    for gradient in gradients:
-        step, state = optimizer.update({"a": jnp.asarray(gradient)}, state, params)
-        params = optax.apply_updates(params, step)
-        steps.append(np.asarray(step["a"]))
-    return np.array(steps)
-
-
-GRADIENTS = np.random.default_rng(0).normal(size=(6, 3)) * [1e-9, 1.0, 1e3]
-
-
-@pytest.mark.parametrize("epsilon", [1e-8, 1e-3])
-def test_adam_is_adam(epsilon):
-    ours = run_optimizer(scale_by_adam(epsilon=epsilon), GRADIENTS)
-    theirs = run_optimizer(optax.scale_by_adam(eps=epsilon), GRADIENTS)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-9)
-
-
-def test_an_adam_state_can_be_donated():
-    state = scale_by_adam().init({"w": jnp.ones(3)})
-    moved = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)(state)
-    assert moved.mu["w"].tolist() == moved.nu["w"].tolist() == [1, 1, 1]
-
-
-def test_adam_has_no_gradient_through_its_second_moment():
-    optimizer = scale_by_adam()
-
-    def step(gradient):
-        return optimizer.update(gradient, optimizer.init(gradient))[0]
-
-    # The first step is g / |g|; with the denominator constant its slope is 1 / |g|.
-    np.testing.assert_allclose(jax.grad(step)(jnp.float64(0.5)), 2.0, rtol=1e-6)
-
-
-def test_elements_are_clipped_after_adam():
-    gradients = np.array([[0.01, 0.01, 0.01]] + [[0.0, 100.0, -100.0]] * 2)
-    free = run_optimizer(Optimisation(learning_rate=0.5, max_abs_update=1e9).optimizer(), gradients)
-    ours = run_optimizer(Optimisation(learning_rate=0.5, max_abs_update=0.6).optimizer(), gradients)
-    assert np.abs(free).max() > 0.3
-    np.testing.assert_allclose(ours, np.clip(free, -0.3, 0.3), rtol=1e-9)
-
-
-def test_norm_is_clipped_before_adam():
-    plain = Optimisation(learning_rate=0.1, max_abs_update=1e9)
-    clipped = dataclasses.replace(plain, max_gradient_norm=1.0)
-    norms = np.linalg.norm(GRADIENTS, axis=1, keepdims=True)
-    expected = run_optimizer(plain.optimizer(), GRADIENTS / np.maximum(norms, 1))
-    np.testing.assert_allclose(run_optimizer(clipped.optimizer(), GRADIENTS), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"warmup": 2, "weight_decay": 0.1},
-        {"schedule": "cosine", "steps": 5, "warmup": 2},
-        {"schedule": "cosine", "steps": 4, "end_learning_rate": 0.25},
-    ],
-)
-def test_a_learning_rate_in_the_state(settings):
-    """The same steps, to the last bit, as with the rate in the program; and any other rate."""
-    gradients = jnp.asarray(GRADIENTS, jnp.float32)
-
-    def steps(optimizer, rate=None):
-        state = optimizer.init(gradients[0])
-        state = state if rate is None else with_learning_rate(state, rate)
-
-        def step(carry, gradient):
-            params, state = carry
-            updates, state = optimizer.update(gradient, state, params)
-            return (params + updates, state), updates
-
-        return jax.jit(lambda carry: jax.lax.scan(step, carry, gradients)[1])((gradients[0], state))
-
-    fixed, other = (Optimisation(learning_rate=rate, **settings) for rate in (0.7, 0.5))
-    expected = steps(fixed.optimizer())
-    np.testing.assert_array_equal(steps(fixed.optimizer(rate_in_state=True)), expected)
-    np.testing.assert_array_equal(steps(other.optimizer(rate_in_state=True), 0.7), expected)
-    assert not np.array_equal(steps(other.optimizer(rate_in_state=True)), expected)
-
-
-def test_weight_decay_is_decoupled_and_comes_after_the_clip():
-    optimizer = Optimisation(learning_rate=0.1, weight_decay=30.0).optimizer()
-    steps = run_optimizer(optimizer, np.zeros((1, 3)), start=2.0)
-    np.testing.assert_allclose(steps, -0.1 * 30.0 * 2.0)
-
-
-def test_schedules():
-    rates = Optimisation(learning_rate=0.2, steps=100).learning_rates()
-    np.testing.assert_allclose([rates(t) for t in (0, 50, 1000)], 0.2)
-
-    cosine = Optimisation(
-        learning_rate=0.2, end_learning_rate=0.05, schedule="cosine", warmup=20, steps=120
-    ).learning_rates()
-    for t in (0, 7, 20):
-        np.testing.assert_allclose(cosine(t), 0.2 * t / 20, rtol=1e-6)
-    for t in (20, 45, 70, 120, 500):
-        share = min(1.0, (t - 20) / 100)
-        expected = 0.05 + 0.15 * 0.5 * (1 + np.cos(np.pi * share))
-        np.testing.assert_allclose(cosine(t), expected, rtol=1e-6)
-
-    rising = Optimisation(learning_rate=0.2, warmup=10, steps=100).learning_rates()
-    np.testing.assert_allclose([rising(t) for t in (0, 5, 10, 90)], [0, 0.1, 0.2, 0.2], rtol=1e-6)
-
-
-# --- several passes over a batch ------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SumOfRewards(Rule):
-    """The gradient tells which trajectories it was made from: the mean of their rewards."""
-
-    def outputs(self, num_actions):
-        return OutputSpec(num_actions, state={"logits": (num_actions,)})
-
-    def targets(self, eta, state, trajectory, online, target):
-        return {"reward": trajectory.reward}, state, {}
-
-    def loss(self, outputs, targets, trajectory):
-        return {"sum": outputs["logits"][:-1, ..., 0] * targets["reward"]}
-
-
-def recorder(length):
-    """An optimiser that moves nothing and notes all gradients."""
-
-    def init(params):
-        return jnp.zeros((), jnp.int32), jnp.zeros((length, ACTIONS))
-
-    def update(gradients, state, params=None):
-        count, seen = state
-        zeros = jnp.zeros_like(gradients)
-        return zeros, (count + 1, seen.at[count].set(gradients))
-
-    return optax.GradientTransformation(init, update)
-
-
-def test_every_trajectory_is_seen_once_in_every_epoch():
-    epochs, minibatches, batch = 5, 3, 12
-    rule = SumOfRewards(epochs=epochs, minibatches=minibatches)
-    network = Network(
-        lambda key, observation: jnp.zeros(ACTIONS),
-        lambda params, observation: {"logits": params + jnp.zeros((len(observation), 1))},
-    )
-    learner = Learner(rule, network, recorder(epochs * minibatches), ACTIONS)
-    state = learner.init(jax.random.key(0), OBSERVATION)
-    trajectory = random_trajectory(0, 2, batch)
-    bits = 2.0 ** np.arange(batch)
-    trajectory = dataclasses.replace(
-        trajectory, reward=jnp.broadcast_to(bits, (2, batch)), truncated=None
-    )
-    update = jax.jit(learner.update)
-    orders = []
-    for _ in range(2):
-        state, _ = update(
-            dataclasses.replace(state, optimizer=learner.optimizer.init(None)), (), trajectory
-        )
-        count, gradients = state.optimizer
-        assert int(count) == epochs * minibatches
-        size = batch // minibatches
-        sums = np.round(np.asarray(gradients[:, 0]) * size).astype(int).reshape(epochs, minibatches)
-        orders.append(sums)
-        for epoch in sums:
-            seen = [[b for b in range(batch) if number >> b & 1] for number in epoch]
-            assert [len(part) for part in seen] == [size] * minibatches
-            assert sorted(b for part in seen for b in part) == list(range(batch))
-    # Every epoch of every update has an order of its own.
-    assert len({tuple(epoch) for epochs_ in orders for epoch in epochs_}) == 2 * epochs
-
-
-def test_ppo_makes_as_many_gradient_steps_as_it_says():
-    rule = PPO(epochs=3, minibatches=2)
-    learner = Learner(rule, network_for(rule), Optimisation().optimizer(), ACTIONS)
-    state = fresh(learner)
-    after, metrics = jax.jit(learner.update)(state, (), random_trajectory(0, 3, 4))
-    counts = [x.steps for x in after.optimizer if hasattr(x, "steps")]
-    assert [int(count) for count in counts] == [6]
-    assert int(after.updates) == 1
-    assert all(np.isfinite(value) for value in metrics.values())
-    assert isinstance(after, LearnerState)

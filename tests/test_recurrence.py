@@ -4,18 +4,18 @@ import dataclasses
 import functools
 import signal
 
+import clocks
 import discoveries
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import test_host
 import test_meta_gradient
 from probes import Mortal
 
 import discorl
-from discorl import acting, training
+from discorl import acting, building, training
 from discorl.discovery.agents import Agents
 from discorl.evaluation import evaluate
 from discorl.learning import Learner
@@ -101,15 +101,15 @@ def native_rollouts():
 
 @functools.cache
 def host_rollouts(resets_cost):
-    trainer, _ = training.build(
+    trainer, _ = building.build(
         discorl.configure(
-            **test_host.TINY | {"unroll": T, "frame_stack": 1, "replay_fraction": 0.0, "batch": 2},
+            **clocks.TINY | {"unroll": T, "frame_stack": 1, "replay_fraction": 0.0, "batch": 2},
             core=CORE,
         ),
-        test_host.Clocks(resets_cost=resets_cost),
+        clocks.Clocks(resets_cost=resets_cost),
     )
     learner = trainer.learner
-    params = enlarged(training.initial_state(trainer).learner.params)
+    params = enlarged(building.initial_state(trainer).learner.params)
     actor = trainer.actor(0)
     actor.start(params)
     parts = [actor.rollout(params, jax.random.fold_in(KEY, i)).trajectory for i in range(6)]
@@ -310,7 +310,7 @@ def test_a_resumed_run_with_a_core_is_the_same_bit_for_bit(trained, tmp_path, mo
     np.testing.assert_array_equal(again.metrics["loss"], whole.metrics["loss"])
 
 
-class Metronome(test_host.Clock):
+class Metronome(clocks.Clock):
     """Reward 1 for going on from action 0 to 1 and back, though all moments look alike."""
 
     def observe(self):
@@ -340,13 +340,13 @@ def counting(spec, observation):
 @pytest.mark.parametrize("greedy", [False, True])
 def test_agents_remember_where_the_host_plays(greedy, tmp_path):
     """A network of the user's own, trained for an update, played and filmed."""
-    environment = test_host.Clocks(Metronome)
-    settings = test_host.TINY | {"updates": 2, "learning_rate": 1e-6}
+    environment = clocks.Clocks(Metronome)
+    settings = clocks.TINY | {"updates": 2, "learning_rate": 1e-6}
     own = {"environment": environment, "network": counting}
     run = discorl.train(**settings, **own, out=tmp_path / "run").path
     film = tmp_path / "episode.gif"
     played = evaluate(run, episodes=40, greedy=greedy, film=film, **own)
-    assert set(played.lengths.ravel().tolist()) == {test_host.LIFE, test_host.LIMIT}
+    assert set(played.lengths.ravel().tolist()) == {clocks.LIFE, clocks.LIMIT}
     np.testing.assert_array_equal(played.returns, played.lengths)
     assert film.exists()
 

@@ -16,7 +16,7 @@ import probes
 import pytest
 
 import discorl
-from discorl import memory, training
+from discorl import building, memory, training
 from discorl.envs import Catch
 from discorl.rules import weights
 from discorl.types import UserError
@@ -63,7 +63,7 @@ def learned_values(rule, environment, observations, discount, **more):
         "discount": discount,
     }
     result = discorl.train(environment=environment, **settings | more)
-    trainer, _ = training.build(result.config, environment)
+    trainer, _ = building.build(result.config, environment)
     apply = trainer.learner.network.apply
     return np.asarray(apply(result.state.learner.params, jnp.asarray(observations))["value"])
 

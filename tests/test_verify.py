@@ -1,7 +1,7 @@
 """Golden values: what agrees passes, what does not fails, at any size.
 
 The golden files in `golden/small` come from the authors' published implementation. Cases of other
-sizes come from `reference.py`, which is first held against those files itself.
+sizes come from `reference`, which is first held against those files itself.
 """
 
 import json

@@ -10,7 +10,8 @@ import tyro
 from discorl.cli.commands import Command, Result, free_directory, peek, refuse_other_settings
 from discorl.config import Config, configure, small_preset
 from discorl.envs import references
-from discorl.training import TrainResult, train
+from discorl.results import TrainResult
+from discorl.training import train
 
 
 @dataclasses.dataclass(frozen=True)

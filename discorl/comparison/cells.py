@@ -12,7 +12,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from discorl import envs, training
+from discorl import building, envs, results, training
 from discorl.comparison import work
 from discorl.comparison.entries import EnvironmentEntry, RuleEntry, folder_name
 from discorl.config import Config
@@ -120,8 +120,8 @@ def _train(
     if not result.finished:
         return None
     metrics, made = result.metrics, config.updates - done
-    seeds = [int(seed) for seed in training.seeds_of(metrics)]
-    returns = [training.recent_return(metrics, seed) for seed in seeds]
+    seeds = [int(seed) for seed in results.seeds_of(metrics)]
+    returns = [results.recent_return(metrics, seed) for seed in seeds]
     silent = [seed for seed, value in zip(seeds, returns, strict=True) if not math.isfinite(value)]
     if silent:
         raise ValueError(f"no episode ended in the last tenth of the updates of seeds {silent}")
@@ -184,7 +184,7 @@ def curve(
 def _flops(config: Config) -> float | None:
     """Operations of one update of one agent, acting included; None if it cannot be traced."""
     try:
-        trainer, eta = training.build(config, envs.make(config.env))
+        trainer, eta = building.build(config, envs.make(config.env))
         if not isinstance(trainer, Trainer):  # environments on the host cannot be traced
             return None
         state = jax.eval_shape(trainer.init, jax.random.key(0))

@@ -18,22 +18,34 @@ from discorl.learning import Learner
 from discorl.networks import standard
 from discorl.optimisation import Optimisation
 from discorl.rules import Disco
-from discorl.training import Trainer, TrainState
+from discorl.trainers import Trainer, TrainState
 from discorl.types import Array, Key, Metrics, Params, PyTree
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class AgentState:
-    """All that an agent's life depends on."""
+class Life:
+    """What an agent's life depends on; on the host, all but its environments."""
 
-    task: PyTree  # parameters of its environment
     training: TrainState
-    validation: ActorState  # in the environments of the validation data
     meta_value: MetaValueState
     key: Key
     budget: Array  # [] int32, environment steps of this life
     lives: Array  # [] int32, lives ended so far
+
+    def standing(self) -> Metrics:
+        """Metrics from which others see, beside the steps so far, whether the life is over."""
+        finite = is_finite((self.training.learner, self.meta_value))
+        return {"budget": self.budget, "lives": self.lives, "finite": finite}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AgentState(Life):
+    """An agent's life in environments that are written in JAX, and kept with it."""
+
+    task: PyTree  # parameters of its environment
+    validation: ActorState  # in the environments of the validation data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,13 +227,10 @@ class Agents:
             last = training, meta_value
             last, _, more = self._updates(eta, state.task, last, lived - window)
             (training, meta_value), metrics = last, _join(metrics, more)
-        new = AgentState(state.task, training, actor, meta_value, key, state.budget, state.lives)
-        life = {
-            "budget": state.budget,
-            "lives": state.lives,
-            "finite": is_finite((training.learner, meta_value)),
-        }
-        return gradient, new, meta_metrics | _average(metrics) | life
+        new = dataclasses.replace(
+            state, training=training, validation=actor, meta_value=meta_value, key=key
+        )
+        return gradient, new, meta_metrics | _average(metrics) | new.standing()
 
     def _updates(
         self, eta: Params, task: PyTree, start: tuple[TrainState, MetaValueState], count: int

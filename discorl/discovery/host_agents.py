@@ -13,15 +13,9 @@ import numpy as np
 
 from discorl import frames
 from discorl.config import Config
-from discorl.discovery.agents import (
-    draw_lifetime,
-    is_finite,
-    judging,
-    learner_of,
-    meta_gradient_of,
-)
+from discorl.discovery.agents import Life, draw_lifetime, judging, learner_of, meta_gradient_of
 from discorl.discovery.config import DiscoverConfig, Group
-from discorl.discovery.host_windows import HostAgentState, Places, Window
+from discorl.discovery.host_windows import Places, Window
 from discorl.discovery.meta_gradient import Update
 from discorl.envs.host import HostEnvironment
 from discorl.host_training import Background, HostTrainer
@@ -32,7 +26,7 @@ from discorl.rules import Disco
 from discorl.trainers import TrainState, absorb
 from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory, UserError
 
-HostAgentStates = tuple[HostAgentState, ...]
+HostLives = tuple[Life, ...]
 
 
 def host_learner_of(
@@ -98,7 +92,7 @@ class HostAgents:
 
     # --- pure functions of one agent --------------------------------------------------------------
 
-    def begin(self, key: Key, lives: Array) -> HostAgentState:
+    def begin(self, key: Key, lives: Array) -> Life:
         """A new life: an agent that knows nothing, and a budget of experience.
 
         Args:
@@ -106,7 +100,7 @@ class HostAgents:
             lives: [] int32, lives before this one.
         """
         key, training_key, value_key, budget_key = jax.random.split(key, 4)
-        return HostAgentState(
+        return Life(
             training=self._trainer.init(training_key),
             meta_value=self.meta_value.init(value_key),
             key=key,
@@ -117,11 +111,11 @@ class HostAgents:
     def update(
         self,
         replay: ReplayState | None,
-        agent: HostAgentState,
+        agent: Life,
         eta: Params,
         fresh: Trajectory,
         steps: Array,
-    ) -> tuple[ReplayState | None, HostAgentState, tuple[Update, Metrics]]:
+    ) -> tuple[ReplayState | None, Life, tuple[Update, Metrics]]:
         """Takes in a rollout and makes an update.
 
         Args:
@@ -147,10 +141,10 @@ class HostAgents:
     def differentiate(
         self,
         eta: Params,
-        agent: HostAgentState,
+        agent: Life,
         updates: Sequence[Update],
         validation: Trajectory,
-    ) -> tuple[Params, HostAgentState, Metrics]:
+    ) -> tuple[Params, Life, Metrics]:
         """Pulls the meta-gradient back through a window of updates.
 
         Returns:
@@ -162,23 +156,18 @@ class HostAgents:
         key, _ = jax.random.split(agent.key)
         return gradient, dataclasses.replace(agent, meta_value=meta_value, key=key), metrics
 
-    def report(self, agent: HostAgentState, metrics: Sequence[Metrics]) -> Metrics:
+    def report(self, agent: Life, metrics: Sequence[Metrics]) -> Metrics:
         """Where an agent's life stands, and the means of its updates' metrics."""
-        life = {
-            "steps": agent.training.steps,
-            "budget": agent.budget,
-            "lives": agent.lives,
-            "finite": is_finite((agent.training.learner, agent.meta_value)),
-        }
+        life = {"steps": agent.training.steps, **agent.standing()}
         return jax.tree.map(jnp.mean, _stack(metrics)) | life
 
     # --- the group --------------------------------------------------------------------------------
 
-    def init(self, keys: Key) -> HostAgentStates:
+    def init(self, keys: Key) -> HostLives:
         """Agents at the beginning of their first lives, one for each key."""
         return tuple(self._begin(key, jnp.int32(0)) for key in keys)
 
-    def restart(self, state: HostAgentStates, i: int) -> HostAgentStates:
+    def restart(self, state: HostLives, i: int) -> HostLives:
         """Lets one agent begin a new life, in new environments."""
         if i in self._places:
             self._places.pop(i).close()
@@ -190,9 +179,7 @@ class HostAgents:
         while self._places:
             self._places.popitem()[1].close()
 
-    def meta_step(
-        self, eta: Params, state: HostAgentStates
-    ) -> tuple[Params, HostAgentStates, Metrics]:
+    def meta_step(self, eta: Params, state: HostLives) -> tuple[Params, HostLives, Metrics]:
         """Every agent lives on for a window of updates, which is then differentiated.
 
         With a stride above the window's length it makes more updates after that.
@@ -213,9 +200,7 @@ class HostAgents:
             self.close()  # some are in the middle of what nobody will ask for
             raise
 
-    def _live_on(
-        self, eta: Params, windows: list[Window]
-    ) -> tuple[Params, HostAgentStates, Metrics]:
+    def _live_on(self, eta: Params, windows: list[Window]) -> tuple[Params, HostLives, Metrics]:
         for window in windows:
             window.act()
         for left in reversed(range(self._config.window)):
@@ -264,7 +249,7 @@ class HostAgents:
         window.updates.clear()
         return gradient, metrics
 
-    def _open(self, state: HostAgentStates) -> list[Window]:
+    def _open(self, state: HostLives) -> list[Window]:
         """Windows of all agents, whose environments have started."""
         starting: list[Places] = []
         for i, agent in enumerate(state):
@@ -284,7 +269,7 @@ class HostAgents:
             for i, agent in enumerate(state)
         ]
 
-    def _start(self, i: int, agent: HostAgentState) -> Places:
+    def _start(self, i: int, agent: Life) -> Places:
         """Environments whose seeds no other life has, nor the same one once it is resumed."""
         lives, updates = int(agent.lives), int(agent.training.learner.updates)
         entropy = [self._config.seed, self._number, i, lives, updates]
@@ -294,7 +279,7 @@ class HostAgents:
         return Places(*(Background(actor.again(seed), params) for actor, seed in actors))
 
 
-def _with_replay(agent: HostAgentState, replay: ReplayState | None) -> HostAgentState:
+def _with_replay(agent: Life, replay: ReplayState | None) -> Life:
     return dataclasses.replace(agent, training=dataclasses.replace(agent.training, replay=replay))
 
 

@@ -1,30 +1,17 @@
-"""What an agent on the host consists of, and how it is followed through a window of updates."""
+"""Where an agent on the host acts, and how it is followed through a window of updates."""
 
 import dataclasses
 
 import jax
 import numpy as np
 
+from discorl.discovery.agents import Life
 from discorl.discovery.meta_gradient import Update
-from discorl.discovery.meta_value import MetaValueState
 from discorl.host_acting import Rollout
 from discorl.host_tape import Episode
 from discorl.host_training import Background, acting_key
 from discorl.replay import ReplayState
-from discorl.trainers import TrainState
-from discorl.types import Array, Key, Metrics
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class HostAgentState:
-    """All that an agent's life depends on but its environments, which cannot be kept."""
-
-    training: TrainState
-    meta_value: MetaValueState
-    key: Key
-    budget: Array  # [] int32, environment steps of this life
-    lives: Array  # [] int32, lives ended so far
+from discorl.types import Metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +32,7 @@ class Window:
     """An agent while it lives on, and what is recorded of it."""
 
     places: Places
-    agent: HostAgentState  # without its replay
+    agent: Life  # without its replay
     replay: ReplayState | None
     updates: list[Update] = dataclasses.field(default_factory=list)
     metrics: list[Metrics] = dataclasses.field(default_factory=list)  # also of updates after it

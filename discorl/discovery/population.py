@@ -29,7 +29,7 @@ class PopulationState:
     eta: Params
     average: Params  # of eta over the meta-steps; what discovery hands out
     # Compiled groups: AgentState, every leaf [agents of the group, ...]; on the host: a tuple of
-    # their agents' HostAgentState.
+    # their agents' Life.
     groups: tuple[PyTree, ...]
     optimizers: PyTree  # with one Adam an agent, every leaf [agents, ...]
     dropped: Array  # [agents] int32, meta-gradients left out so far

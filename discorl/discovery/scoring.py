@@ -17,7 +17,7 @@ from discorl.discovery.host_scoring import HostScoring
 from discorl.envs import Environment, HostEnvironment
 from discorl.envs.families import Member
 from discorl.rules import Disco
-from discorl.training import Trainer, TrainState
+from discorl.trainers import Trainer, TrainState
 from discorl.types import Array, Key, Metrics, Params, PyTree
 
 LAST = 0.25  # share of the updates, at their end, that count

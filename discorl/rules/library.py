@@ -5,28 +5,19 @@ A name is looked for in the path that the caller gives, in the path that the env
 the user's cache folder. A published rule counts as found only if its file is the published one.
 """
 
-import contextlib
 import dataclasses
 import difflib
-import hashlib
-import http.client
 import os
 import re
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from discorl.files import cache_root, lock, write_atomically, write_errors_reported
+from discorl.files import cache_root, lock, sha256_of, write_atomically, write_errors_reported
 from discorl.rules import weights
+from discorl.rules.download import Download, Progress
 from discorl.types import UserError
 
-Progress = Callable[[int, int], None]  # bytes so far, bytes in all
-
 _BUNDLED = Path(__file__).parent / "bundled"
-_ATTEMPTS = 4  # connections that one call may spend on a file
-_TIMEOUT = 30.0  # seconds of silence
-_CHUNK = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +89,7 @@ def find(name_or_file: str | os.PathLike[str], rules_path: str | Path | None = N
         raise UserError(_advice(name, names(given)))
     if name in PUBLISHED and not _is_intact(found, PUBLISHED[name]):
         raise UserError(
-            f"{found}: is not the published rule {name!r} (sha256 {_sha256(found)}; expected "
+            f"{found}: is not the published rule {name!r} (sha256 {sha256_of(found)}; expected "
             f"{PUBLISHED[name].sha256}); remove it and run `discorl rules fetch {name}`, or, to "
             f"use it all the same, give its path instead of the name"
         )
@@ -144,7 +135,7 @@ def install(file: Path, name: str, force: bool = False) -> Path:
         raise UserError(f"name {name!r} is that of a rule in the package: choose another name")
     destination = cache_folder() / f"{name}.npz"
     if destination.is_file():
-        if _sha256(destination) == sha256:
+        if sha256_of(destination) == sha256:
             return destination
         # What stands under a published name and differs can only be damaged.
         if not force and name not in PUBLISHED:
@@ -190,7 +181,9 @@ def fetch(name: str, address: str | None = None, progress: Progress | None = Non
         lock(destination.with_suffix(".lock"), wait=True),
     ):
         if not _is_intact(destination, rule):  # another process may have brought it
-            _Download(rule, address, destination, progress).run()
+            what = "it" if address == rule.address else rule.address
+            by_hand = _by_hand(what, rule, destination)
+            Download(address, destination, rule.size, rule.sha256, by_hand, progress).run()
     return destination
 
 
@@ -270,17 +263,9 @@ def _by_hand(what: str, rule: PublishedRule, destination: Path) -> str:
     return f"download {what} by hand and save it as {destination} (sha256 {rule.sha256})"
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
-
-
 def _is_intact(file: Path, rule: PublishedRule) -> bool:
-    return _size(file) == rule.size and _sha256(file) == rule.sha256
+    has_size = file.exists() and file.stat().st_size == rule.size
+    return has_size and sha256_of(file) == rule.sha256
 
 
 def _make_folder(folder: Path) -> None:
@@ -291,110 +276,3 @@ def _make_folder(folder: Path) -> None:
             f"{folder}: cannot be created ({error.strerror}); "
             f"set DISCORL_CACHE to a folder that can be written to"
         ) from error
-
-
-# ---- fetching ----
-
-
-@dataclasses.dataclass(frozen=True)
-class _Download:
-    """One file on its way: `part` grows until it is the published file."""
-
-    rule: PublishedRule
-    address: str
-    destination: Path
-    progress: Progress | None
-
-    @property
-    def part(self) -> Path:
-        return self.destination.with_suffix(".npz.part")
-
-    def run(self) -> None:
-        """Connects until `part` is complete and correct, then puts it in place."""
-        for _ in range(_ATTEMPTS):
-            start = _size(self.part)
-            if start > self.rule.size:
-                self.part.unlink()
-                start = 0
-            if start < self.rule.size:
-                self._connect(start)
-            if _size(self.part) < self.rule.size:
-                continue  # cut, or refused to resume
-            if _is_intact(self.part, self.rule):
-                self.part.replace(self.destination)
-                return
-            self.part.unlink()
-            if start == 0:  # so the fault is not in what was kept from before
-                raise self._failure(f"holds another file; expected sha256 {self.rule.sha256}")
-        raise self._failure(
-            f"broke off after {_size(self.part):,} of {self.rule.size:,} bytes, "
-            f"{_ATTEMPTS} times; run again to resume"
-        )
-
-    def _connect(self, start: int) -> None:
-        """Makes one connection, and takes from it what it gives."""
-        headers = {"Range": f"bytes={start}-"} if start else {}
-        try:
-            request = urllib.request.Request(self.address, headers=headers)
-            response = _opener().open(request, timeout=_TIMEOUT)
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-                self.part.unlink()
-                return
-            raise self._failure(f"answered {error.code} {error.reason}") from error
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            raise self._failure(f"cannot be reached ({reason})") from error
-        except ValueError as error:
-            raise self._failure(f"is not a valid address ({error})") from error
-        with response:
-            self._receive(response, start)
-
-    def _receive(self, response: http.client.HTTPResponse, start: int) -> None:
-        if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-            resumed = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-        else:
-            resumed, start = True, 0  # the server sends everything again
-        length = response.length  # None: the server does not say
-        fits = length is None or start + length == self.rule.size
-        if start and not (resumed and fits):
-            self.part.unlink()
-            return
-        if not fits:
-            raise self._failure(f"holds a file of {length} bytes; expected {self.rule.size}")
-        with self.part.open("ab" if start else "wb") as file:
-            for chunk in _chunks(response):
-                file.write(chunk)
-                if self.progress is not None:
-                    self.progress(file.tell(), self.rule.size)
-                if file.tell() > self.rule.size:
-                    break  # a server that never stops must not fill the disk
-
-    def _failure(self, reason: str) -> UserError:
-        what = "it" if self.address == self.rule.address else self.rule.address
-        by_hand = _by_hand(what, self.rule, self.destination)
-        return UserError(f"{self.address} {reason}; or {by_hand}")
-
-
-def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The body as far as it comes; a broken connection simply ends it."""
-    with contextlib.suppress(OSError, http.client.HTTPException):
-        while chunk := response.read(_CHUNK):
-            yield chunk
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    """An opener for http and https alone: no redirect leads to a local file or to ftp."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.UnknownHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPErrorProcessor,
-    ):
-        opener.add_handler(handler())
-    return opener

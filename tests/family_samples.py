@@ -1,0 +1,52 @@
+"""One small family of every kind, and members of each, drawn once for all tests of a file."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from discorl.envs.families.bandit import Bandit
+from discorl.envs.families.base import Family
+from discorl.envs.families.chain import Chain
+from discorl.envs.families.cliff import Cliff
+from discorl.envs.families.grid import Grid
+from discorl.envs.families.memory import Memory
+from discorl.envs.families.tabular import Tabular
+from discorl.envs.families.windy_catch import WindyCatch
+
+KEY = jax.random.key(0)
+MANY = 200
+# Defaults, or small sizes with the settings switched on that need code of their own.
+ALL = {
+    "bandit": Bandit(contexts=3, arms=3, pulls=2, distractors=2),
+    "chain": Chain(),
+    "cliff": Cliff(),
+    "grid": Grid(size=6, objects=2, limit=12),
+    "memory": Memory(),
+    "tabular": Tabular(states=5, actions=2, features=3, limit=10),
+    "windy_catch": WindyCatch(),
+}
+every_family = pytest.mark.parametrize("name", ALL)
+
+
+@functools.cache
+def sampled(family: Family, split: str):
+    """Parameters of many members, as numpy arrays: [MANY, ...]."""
+    keys = jax.random.split(KEY, MANY)
+    return jax.tree.map(np.asarray, jax.vmap(lambda key: family.sample(key, split))(keys))
+
+
+def batched(function):
+    return jax.jit(jax.vmap(function))
+
+
+def pick(tree, index):
+    return jax.tree.map(lambda x: x[index], tree)
+
+
+def same(one, two) -> bool:
+    return all(
+        np.array_equal(*pair)
+        for pair in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    )
