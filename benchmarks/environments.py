@@ -4,7 +4,8 @@
 
 `steps` is the suite's step alone, with random actions and without resets: episodes go on beyond
 their end. `resetting` is the bare environment as one would play it: every step makes a fresh start
-as well, which is taken where an episode ended. Acting is what training does: a policy chooses
+as well, which is taken where an episode ended; it is left out where resets are too costly for
+that (Craftax). Acting is what training does: a policy chooses
 actions, ended episodes are reset, a trajectory is put together. All are timed in turns in one run,
 and the best of all rounds is taken of each: of the time that passes, and of the processor time,
 which is what to look at on a machine that is busy otherwise. The policy `linear` costs next to
@@ -89,6 +90,8 @@ def measure(name: str, network: str, count: int, steps: int, rounds: int) -> dic
 
     actor = jax.jit(lambda key: acting.init(environment, key, count))(jax.random.key(0))
     programs = {"steps": bare(False), "resetting": bare(True), "acting": act}
+    if environment.resets_at_once is not None:  # dozens of times as costly as a step
+        del programs["resetting"]
     times: dict[str, list[np.ndarray]] = {kind: [] for kind in programs}
     for i in range(rounds + 1):
         for kind, program in programs.items():
@@ -100,7 +103,7 @@ def measure(name: str, network: str, count: int, steps: int, rounds: int) -> dic
     best = {kind: np.min(rows, axis=0) for kind, rows in times.items()}
     row = {"environment": name, "environments": count, "network": network}
     row |= {f"{kind}_per_second": round(count * steps / best[kind][0]) for kind in programs}
-    for kind in ("steps", "resetting"):
+    for kind in (kind for kind in programs if kind != "acting"):
         row[f"of_{kind}_percent"], row[f"of_{kind}_processor_percent"] = (
             100 * best[kind] / best["acting"]
         )
@@ -121,7 +124,8 @@ def main() -> None:
     parser.add_argument("--network", choices=NETWORKS, default="linear")
     options = parser.parse_args()
     sizes = options.environments, options.steps, options.rounds
-    report([measure(name, options.network, *sizes) for name in options.names])
+    for name in options.names:
+        report([measure(name, options.network, *sizes)])
 
 
 if __name__ == "__main__":
