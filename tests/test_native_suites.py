@@ -23,7 +23,6 @@ SAMPLES = {
     "sokoban": "sokoban:toy,time_limit=9",
     "craftax": "craftax:Craftax-Classic-Symbolic-v1,max_timesteps=7",
 }
-COSTLY = {"craftax"}  # whose programs take long to compile
 
 
 def installed(suite):
@@ -31,22 +30,16 @@ def installed(suite):
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed")
 
 
-def every_suite(but=frozenset()):
-    cases = [
-        pytest.param(
-            text,
-            id=name,
-            marks=[
-                installed(text.partition(":")[0]),
-                *([pytest.mark.long] if name in but else []),
-            ],
-        )
+every_suite = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(text, id=name, marks=installed(text.partition(":")[0]))
         for name, text in SAMPLES.items()
-    ]
-    return pytest.mark.parametrize("name", cases)
+    ],
+)
 
 
-@every_suite(but=COSTLY)
+@every_suite
 def test_adapters_keep_the_contract(name):
     findings = conformance.check(envs.make(name), steps=24, count=3)
     assert len(findings) == 7
@@ -57,7 +50,7 @@ def test_adapters_keep_the_contract(name):
     assert sum(ended) == 3
 
 
-@every_suite(but=COSTLY)
+@every_suite
 def test_agents_are_trained_and_evaluated(name, golden, tmp_path):
     rule = tmp_path / "tiny.npz"
     weights.save(rule, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
@@ -214,7 +207,6 @@ def test_sokoban_by_hand():
     assert min(game.render(state).shape[:2]) >= 160
 
 
-@pytest.mark.long
 @installed("craftax")
 def test_craftax_rewards_achievements_and_health():
     game = envs.make("craftax")
