@@ -6,6 +6,7 @@ from discorl.config import PRESETS, Config, configure
 from discorl.discovery import DiscoverConfig, DiscoverResult, configure_discovery, discover
 from discorl.envs import Environment, Step
 from discorl.envs import make as make_environment
+from discorl.evaluation import Evaluation, evaluate
 from discorl.learning import Learner, LearnerState
 from discorl.networks import Network
 from discorl.optimisation import Optimisation
@@ -23,6 +24,7 @@ __all__ = [
     "DiscoverConfig",
     "DiscoverResult",
     "Environment",
+    "Evaluation",
     "Learner",
     "LearnerState",
     "Network",
@@ -37,6 +39,7 @@ __all__ = [
     "configure",
     "configure_discovery",
     "discover",
+    "evaluate",
     "load_rule",
     "make_environment",
     "networks",

@@ -49,11 +49,14 @@ class Evaluation:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
-        """Mean return with a 95% bootstrap interval over episodes, and the same as a score."""
+        """Mean return with a 95% bootstrap interval over episodes, and the same as a score.
+
+        There is no score where episodes were stopped: references are of whole ones.
+        """
         low, high = mean_interval(self.returns.ravel())
         mean = float(self.returns.mean())
         scores: list[float] | list[None] = [None] * 3
-        if self.reference is not None:
+        if self.reference is not None and not self.unfinished:
             scores = [self.reference.score(value) for value in (mean, low, high)]
         return {
             "update": self.update,

@@ -102,8 +102,7 @@ def _means(episodes: Sequence[Episode], names: Sequence[str]) -> dict[str, float
     """Means of what episodes report; those that were stopped report nothing."""
     means = {}
     for name in names:
-        values = [episode.metrics.get(name, np.nan) for episode in episodes]
-        told = [value for value in values if not np.isnan(value)]
+        told = [episode.metrics[name] for episode in episodes if name in episode.metrics]
         if told:
             means[name] = float(np.mean(told))
     return means

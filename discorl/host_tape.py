@@ -19,7 +19,7 @@ class Episode:
     index: int  # of its environment
     total: float  # undiscounted return
     length: int
-    metrics: Mapping[str, float]  # by the names in `HostEnvironment.episode_metrics`
+    metrics: Mapping[str, float]  # those in `HostEnvironment.episode_metrics` that were told
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,8 @@ class Tape:
         sums = totals[ended].tolist(), lengths[ended].tolist()
         for (t, i), total_sum, length_sum in zip(np.argwhere(ended).tolist(), *sums, strict=True):
             columns = self._metrics.get(t, {})
-            metrics = {name: float(column[i]) for name, column in columns.items()}
+            numbers = {name: float(column[i]) for name, column in columns.items()}
+            metrics = {name: x for name, x in numbers.items() if not np.isnan(x)}
             episodes.append(Episode(i, total_sum - total[i], length_sum - length[i], metrics))
             total[i], length[i] = total_sum, length_sum
         return episodes, totals[-1] - total, lengths[-1] - length

@@ -21,11 +21,11 @@ from discorl.envs.host.base import EnvironmentFailure, HostEnvironment
 from discorl.host_acting import HostActor, Rollout
 from discorl.host_tape import Episode
 from discorl.learning import Learner, LearnerState
+from discorl.metrics import EPISODE
 from discorl.replay import ReplayState
 from discorl.trainers import TrainState, absorb
 from discorl.types import Array, Key, Metrics, Params, Trajectory
 
-EPISODE = "episode/"  # begins the names of metrics that are means over episodes
 _POLL_SECONDS = 0.5
 
 
@@ -165,7 +165,7 @@ class HostProgram:
     def _summary(self, episodes: list[Episode]) -> dict[str, float]:
         """Metrics of the finished episodes: NaN where there are none."""
         means = {
-            EPISODE + name: _mean([e.metrics.get(name, np.nan) for e in episodes])
+            EPISODE + name: _mean([e.metrics[name] for e in episodes if name in e.metrics])
             for name in self._environment.episode_metrics
         }
         return means | {

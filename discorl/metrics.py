@@ -16,6 +16,8 @@ from discorl.files import write_atomically
 
 Row = Mapping[str, float | int]
 
+EPISODE = "episode/"  # begins the names of metrics that are means over episodes
+
 
 class MetricsFile:
     """A CSV file of numbers that grows by whole lines; its first line names the columns."""

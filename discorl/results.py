@@ -9,8 +9,7 @@ import numpy as np
 
 from discorl.config import Config
 from discorl.envs import Reference
-from discorl.host_training import EPISODE
-from discorl.metrics import Row
+from discorl.metrics import EPISODE, Row
 from discorl.trainers import TrainState
 
 RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is reported
@@ -67,7 +66,7 @@ def row_of(part: Mapping[str, np.ndarray]) -> dict[str, float]:
     for name in sorted(set(part) - set(row)):
         values = part[name]
         if name in ("return", "episode_length") or name.startswith(EPISODE):
-            seen = episodes > 0
+            seen = (episodes > 0) & ~np.isnan(values)
             mean = np.average(values[seen], weights=episodes[seen]) if seen.any() else math.nan
         else:
             mean = values.mean()

@@ -1,6 +1,7 @@
 """Training: a run from its settings to its results, and the loop on the host around updates."""
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -102,6 +103,7 @@ class _Loop:
         self._programs = programs
         self._reference = references.of(trainer.environment)  # now, while nothing can be lost
         self._rows: list[dict[str, float]] = []
+        self._lost: set[float] = set()  # seeds whose loss is not a finite number
         self._seconds = 0.0
 
     def run(self) -> TrainResult:
@@ -163,7 +165,7 @@ class _Loop:
         """Saves what was learned before an environment failed, and says how to go on."""
         if done > saved:
             self._save(done, state)
-        if self._run is None:
+        if self._run is None or not done:
             return error
         return EnvironmentFailure(
             f"{error}. The run is saved as of update {done}; go on with `--resume {self._run.path}`"
@@ -188,10 +190,23 @@ class _Loop:
                 part = {name: table[i, start:stop] for name, table in metrics.items()}
                 rows.append({"update": done + stop, "seed": config.seed + i, **row_of(part)})
         self._rows += rows
+        self._warn_of_nan(rows)
         if self._run is not None:
             self._run.log(rows)
         if self._on_rows is not None:
             self._on_rows(rows)
+
+    def _warn_of_nan(self, rows: list[dict[str, float]]) -> None:
+        """Says once of each seed that its loss is lost; the others go on."""
+        for row in rows:
+            if not math.isfinite(row["loss"]) and row["seed"] not in self._lost:
+                self._lost.add(row["seed"])
+                print(
+                    f"seed {row['seed']}: the loss is not a finite number by update "
+                    f"{row['update']}, and will not be again; is the learning rate too high, or "
+                    f"does `discorl envs check {self._config.env}` find a mistake?",
+                    file=sys.stderr,
+                )
 
     def _save(self, done: int, state: TrainState) -> None:
         if self._run is None:

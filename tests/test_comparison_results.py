@@ -36,6 +36,9 @@ def test_on_the_host_a_cell_is_one_agent():
     final = [(c.environment.label, c.seed, c.seeds) for c in final_cells(config, {})]
     assert final == [("catch", 0, 2), ("atari:Pong", 0, 1), ("atari:Pong", 1, 1)]
     assert [c.seeds for c in sweep_cells(config)] == [2, 2, 1, 1, 1, 1]
+    own = {"env": "clocks:Clocks", "random": 0, "optimal": 1}
+    config = configure_comparison(**settings | {"environments": [own]})
+    assert [c.seeds for c in final_cells(config, {})] == [1, 1]
 
 
 def test_choice_of_learning_rates(tmp_path):

@@ -46,6 +46,16 @@ def test_an_environment_of_ones_own_is_played(own_run):
     assert played.unfinished == 0
 
 
+def test_stopped_episodes_have_no_score(own_run):
+    whole, stopped = (
+        evaluate(own_run, environment=Magnified(4, 4), episodes=6, max_steps=limit).summary()
+        for limit in (None, 2)
+    )
+    assert (whole["unfinished"], stopped["unfinished"]) == (0, 6)
+    assert whole["score"] is not None
+    assert [stopped[name] for name in ("score", "score_low", "score_high")] == [None] * 3
+
+
 def test_a_finished_run_resumes_to_what_it_was(own_run):
     result = discorl.train(resume=own_run, environment=Magnified(4, 4))
     assert result.finished

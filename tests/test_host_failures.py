@@ -85,6 +85,17 @@ def test_a_failing_environment_ends_the_run_after_a_checkpoint(make, message, tm
     assert [path.stem for path in (tmp_path / "run/checkpoints").iterdir()] == ["00000002"]
 
 
+class FailsAtOnce(Clock):
+    def step(self, action):
+        raise ValueError("not today")
+
+
+def test_nothing_is_said_to_be_saved_where_nothing_is(tmp_path):
+    with pytest.raises(EnvironmentFailure, match="not today") as caught:
+        discorl.train(**TINY, environment=Clocks(FailsAtOnce), out=tmp_path / "run")
+    assert "saved" not in str(caught.value)
+
+
 class Poisoned(NotANumber):
     def step(self, action):
         if self.steps == FAILS_AT:

@@ -11,6 +11,7 @@ import discorl
 from discorl import building
 from discorl.envs import conformance
 from discorl.evaluation import evaluate
+from discorl.results import row_of
 from discorl.rules import weights
 from discorl.types import UserError
 
@@ -53,6 +54,23 @@ def test_metrics_of_episodes(trained):
     assert ended.any()
     assert set(metrics["return"][ended]) <= {3, 3.5, 4}
     assert np.isfinite(metrics["episode/number"][ended]).all()
+
+
+class Secretive(Clock):
+    """Tells the number of every second episode."""
+
+    def step(self, action):
+        *outcome, numbers = super().step(action)
+        return *outcome, numbers if self.episode % 2 else {}
+
+
+def test_metrics_that_only_some_episodes_tell():
+    metrics = discorl.train(**TINY, environment=Clocks(Secretive)).metrics
+    told = [1, np.nan, 3, 5, np.nan, 7]  # the fourth rollout sees the ends of two, one of them told
+    np.testing.assert_array_equal(metrics["episode/number"], told)
+    assert metrics["episodes"].tolist() == [2, 2, 2, 4, 2, 2]
+    together = row_of({name: metrics[name] for name in ("steps", "episodes", "episode/number")})
+    assert 3 < together["episode/number"] < 5
 
 
 def test_a_resumed_run_starts_its_environments_anew(trained, tmp_path, capsys):

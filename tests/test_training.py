@@ -396,6 +396,22 @@ def test_an_existing_directory_is_not_overwritten(tmp_path):
         discorl.train(**TINY | {"updates": 1}, out=tmp_path / "run")
 
 
+class Poisoned(Catch):
+    """Catch whose observations are no numbers, from the second step of an episode on."""
+
+    def step(self, state, action, key):
+        state, step = super().step(state, action, key)
+        return state, dataclasses.replace(step, observation=step.observation * jnp.nan)
+
+
+def test_a_loss_that_is_no_number_is_told_once(capsys):
+    settings = TINY | {"updates": 6, "seeds": 2, "environment": Poisoned(4, 4)}
+    discorl.train(**settings)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["seed 0", "seed 1"]
+    assert "the loss is not a finite number by update" in said[0]
+
+
 def test_an_environment_of_the_users_own():
     result = discorl.train(environment=Catch(rows=3, columns=3), **TINY | {"env": "mine"})
     assert result.finished

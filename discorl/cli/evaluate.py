@@ -53,7 +53,10 @@ def _text(evaluation: Evaluation, data: dict[str, Any]) -> str:
         by_seed = zip(evaluation.seeds, evaluation.returns.mean(axis=1), strict=True)
         lines += [f"  seed {s}: {mean:.3f}" for s, mean in by_seed]
     if evaluation.unfinished:
-        lines.append(f"{evaluation.unfinished} episodes were stopped at the limit on steps")
+        consequence = "" if evaluation.reference is None else ", so there is no score"
+        lines.append(
+            f"{evaluation.unfinished} episodes were stopped at the limit on steps{consequence}"
+        )
     lines += [f"  {name}: {mean:.3f}" for name, mean in evaluation.metrics.items()]
     if evaluation.film is not None:
         lines.append(f"an episode: {evaluation.film}")

@@ -17,6 +17,8 @@ from discorl.comparison.entries import EnvironmentEntry
 from discorl.comparison.scales import Scale
 from discorl.comparison.statistics import Estimate
 from discorl.comparison.tuning import Chosen, choose, why_none
+from discorl.envs import HostEnvironment
+from discorl.types import UserError
 
 PROFILE_POINTS = 101
 
@@ -50,11 +52,21 @@ def _blocks(
     config: ComparisonConfig, environment: EnvironmentEntry, seed: int, seeds: int
 ) -> Iterator[tuple[int, int]]:
     """First seeds and sizes of the blocks of seeds that train in one program."""
-    suite = envs.SUITES.get(environment.env.partition(":")[0].strip())
-    on_host = suite is not None and suite.kind == "host"  # where a run trains one agent
-    at_once = 1 if on_host else config.seeds_at_once or seeds
+    at_once = 1 if _on_host(environment.env) else config.seeds_at_once or seeds
     for first in range(seed, seed + seeds, at_once):
         yield first, min(at_once, seed + seeds - first)
+
+
+@functools.cache
+def _on_host(env: str) -> bool:
+    """Whether an environment is on the host, where a run trains one agent."""
+    suite = envs.SUITES.get(env.partition(":")[0].strip())
+    if suite is not None:
+        return suite.kind == "host"
+    try:
+        return isinstance(envs.make(env), HostEnvironment)
+    except UserError:
+        return False  # its cells will fail, and say why
 
 
 class Results:

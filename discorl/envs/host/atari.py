@@ -19,6 +19,8 @@ from discorl.envs.host.base import HostEnvironment, HostStep, HostVector, pictur
 from discorl.envs.host.gymnasium import GymnasiumVector, VectorTask
 from discorl.types import PyTree, UserError
 
+MAX_FRAMES = 108_000  # 30 minutes of play
+
 
 def names() -> Sequence[str]:
     """The games whose ROMs come with the package, as in `MsPacman`."""
@@ -39,7 +41,7 @@ def make(
     size: int = 84,
     full_actions: bool = False,
     clip_rewards: bool = False,
-    max_frames: int = 108_000,
+    max_frames: int = MAX_FRAMES,
 ) -> HostEnvironment:
     """A game.
 
@@ -51,7 +53,7 @@ def make(
         size: pixels a side.
         full_actions: all 18 actions, rather than those that the game distinguishes.
         clip_rewards: rewards of -1, 0 and 1.
-        max_frames: of an episode, by default those of 30 minutes of play; then it is truncated.
+        max_frames: of an episode, by default 30 minutes' worth; then it is truncated.
     """
     if not 0 <= sticky < 1 or noops < 0 or size < 16 or max_frames < 4:
         raise UserError(
@@ -89,19 +91,21 @@ def make(
     vector.close()
     spec = jax.ShapeDtypeStruct(shape, np.uint8)
     actions = np.arange(count, dtype=np.int32)
-    return _Atari(f"atari:{item}", create, spec, read, actions, game=item)
+    scored = not clip_rewards and max_frames == MAX_FRAMES
+    return _Atari(f"atari:{item}", create, spec, read, actions, game=item, scored=scored)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Atari(VectorTask):
     game: str = ""
+    scored: bool = True  # whole games with the game's own rewards, as humans were scored
 
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
         first = seeds_from(seed, count)[0]
         return _AtariVector(self.create(count, render), self, first)
 
     def reference(self) -> Reference | None:
-        return references.lookup("atari", self.game)
+        return references.lookup("atari", self.game) if self.scored else None
 
 
 class _AtariVector(GymnasiumVector):
