@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from discorl.envs.actions import combinations
-from discorl.envs.host.base import Reader, as_dtype
+from discorl.envs.host.base import EnvironmentFailure, Reader, as_dtype
 from discorl.types import PyTree, UserError
 
 
@@ -62,9 +62,9 @@ def _leaf(space: spaces.Space, name: str) -> tuple[jax.ShapeDtypeStruct, Reader]
         kept = np.dtype(np.float32) if dtype.itemsize == 8 else dtype
         return jax.ShapeDtypeStruct(space.shape, kept), lambda x: as_dtype(x, kept)
     if isinstance(space, spaces.Discrete):
-        one_hot, start = np.eye(int(space.n), dtype=np.float32), int(space.start)
+        one_hot = np.eye(int(space.n), dtype=np.float32)
         like = jax.ShapeDtypeStruct((int(space.n),), np.float32)
-        return like, lambda x: one_hot[np.asarray(x) - start]
+        return like, lambda x: one_hot[_digits(x, space, space.n)]
     if isinstance(space, spaces.MultiBinary):
         return jax.ShapeDtypeStruct(space.shape, np.float32), lambda x: as_dtype(x, np.float32)
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
@@ -72,7 +72,7 @@ def _leaf(space: spaces.Space, name: str) -> tuple[jax.ShapeDtypeStruct, Reader]
         like = jax.ShapeDtypeStruct((int(space.nvec.sum()),), np.float32)
 
         def read(x: Any) -> np.ndarray:
-            digits = np.asarray(x) - space.start
+            digits = _digits(x, space, space.nvec)
             parts = [table[digits[..., i]] for i, table in enumerate(tables)]
             return np.concatenate(parts, axis=-1)
 
@@ -83,6 +83,18 @@ def _leaf(space: spaces.Space, name: str) -> tuple[jax.ShapeDtypeStruct, Reader]
     )
 
 
+def _digits(
+    found: Any, space: spaces.Discrete | spaces.MultiDiscrete, count: int | np.ndarray
+) -> np.ndarray:
+    """Numbers of a space as indices from 0 on: negative ones would count from the end."""
+    digits = np.asarray(found) - space.start
+    outside = (digits < 0) | (digits >= count)
+    if outside.any():
+        value = np.asarray(found)[outside][0]
+        raise EnvironmentFailure(f"returned an observation of {value}; declared is {space}")
+    return digits
+
+
 def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
     """All actions, [A, ...]: the environment is handed the row of the action chosen.
 
@@ -91,6 +103,9 @@ def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
         bins: values to which each dimension of a continuous action is reduced; None refuses it.
         name: of the environment, for messages.
     """
+    discrete = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    if discrete and bins is not None:
+        raise UserError(f"{name} has discrete actions, {space}: it takes no bins")
     if isinstance(space, spaces.Discrete):
         return np.arange(space.start, space.start + space.n)
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
@@ -98,15 +113,18 @@ def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
         return combinations(choices, space.shape, space.dtype, name)
     if not isinstance(space, spaces.Box):
         raise UserError(f"{name}: actions of {space} are not supported; expected Discrete")
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise UserError(
+            f"{name}: actions of {space} are not bounded; expected bounds, between which to choose "
+            "values: set them in a wrapper of your own"
+        )
     if bins is None:
         raise UserError(
             f"{name}: actions of {space} are continuous; give bins, as in `bins=5`, to choose "
             "among so many values for each of them"
         )
-    if bins < 2 or not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-        raise UserError(
-            f"{name}: bins is {bins} for actions of {space}; expected at least 2, and bounds"
-        )
+    if bins < 2:
+        raise UserError(f"{name}: bins is {bins} for actions of {space}; expected at least 2")
     ends = zip(space.low.ravel(), space.high.ravel(), strict=True)
     values = [np.linspace(low, high, bins) for low, high in ends]
     return combinations(values, space.shape, space.dtype, name)
