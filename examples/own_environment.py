@@ -44,17 +44,18 @@ class Corridor(discorl.Environment):
         )
 
 
-arguments = argparse.ArgumentParser(description=__doc__)
-arguments.add_argument("--rule", default="actor_critic", help="name or npz file of a rule")
-arguments.add_argument("--updates", type=int, default=200)
-options = arguments.parse_args()
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--rule", default="actor_critic", help="name or npz file of a rule")
+    arguments.add_argument("--updates", type=int, default=200)
+    options = arguments.parse_args()
 
-result = discorl.train(
-    environment=Corridor(),
-    env="corridor",  # a name for messages and titles
-    rule=options.rule,
-    updates=options.updates,
-    hidden=(64,),
-)
-recent = result.recent_return()[0]
-print(f"mean return of the last tenth of the updates: {recent:.2f} (at best about 0.92)")
+    result = discorl.train(
+        environment=Corridor(),
+        env="corridor",  # a name for messages and titles
+        rule=options.rule,
+        updates=options.updates,
+        hidden=(64,),
+    )
+    recent = result.recent_return()[0]
+    print(f"mean return of the last tenth of the updates: {recent:.2f} (at best about 0.92)")

@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import json
 import re
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from discorl import cli, envs
 from discorl.envs import Environment, Step, conformance, references
 from discorl.envs.conformance import native
 from discorl.envs.families import REGISTRY as FAMILIES
-from discorl.envs.suites import SUITES, Suite, check_item
+from discorl.envs.suites import SUITES, UNAVAILABLE, Suite, check_item
 from discorl.types import UserError
 
 # --- names ----------------------------------------------------------------------------------------
@@ -29,7 +28,8 @@ from discorl.types import UserError
     [
         ("gymnaxx:Breakout-MinAtar", "did you mean 'gymnax'?"),
         ("cach", "did you mean 'catch'?"),
-        ("nowhere.module:factory", "or package.module:factory for one of your own"),
+        ("nowhere:factory", "or package.module:factory for one of your own"),
+        ("nowhere.module:factory", "there is no module 'nowhere.module', neither installed nor in"),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(text, message):
@@ -69,47 +69,29 @@ def test_every_suite_has_its_adapter_and_its_extra():
         assert all(package in brought for package in suite.packages), name
 
 
-@pytest.fixture
-def own_module(tmp_path, monkeypatch):
-    (tmp_path / "my_tasks_for_a_test.py").write_text(
-        textwrap.dedent(
-            """
-            from discorl.envs import Catch
-
-            def small(rows: int = 3):
-                return Catch(rows=rows, columns=2)
-
-            def wrong():
-                return {"rows": 3}
-
-            def unlicensed():
-                raise OSError("no licence")
-            """
-        )
-    )
-    monkeypatch.chdir(tmp_path)
-    return "my_tasks_for_a_test"
-
-
-def test_an_environment_of_ones_own_by_name(own_module):
-    assert envs.make(f"{own_module}:small,rows=5") == envs.Catch(rows=5, columns=2)
-    assert envs.make(f"{own_module}:small") == envs.Catch(rows=3, columns=2)
-    for text, message in (
-        (f"{own_module}:smal", "has no function or class 'smal'; did you mean 'small'?"),
-        (f"{own_module}:wrong", f"{own_module}:wrong returned a builtins.dict; expected a discorl"),
-        (f"{own_module}:small,columns=3", "has no parameter 'columns'; "),
-        (f"{own_module}:small,workers=3", "has no parameter 'workers'; "),
-        (f"{own_module}:unlicensed", f"{own_module}:unlicensed raised OSError: no licence"),
-    ):
-        with pytest.raises(UserError) as error:
-            envs.make(text)
-        assert message in str(error.value)
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("max_steps_in_episode=-1", "max_steps_in_episode is -1; expected at least 1"),
+        ("max_steps_in_episode=2.5", "max_steps_in_episode is 2.5; expected a whole number"),
+        ("gravity=true", "gravity is True; expected a number"),
+    ],
+)
+def test_settings_of_gymnax_are_of_their_defaults_types(setting, message):
+    pytest.importorskip("gymnax", reason="gymnax is not installed")
+    with pytest.raises(UserError, match=f"gymnax:CartPole-v1: {message}"):
+        envs.make(f"gymnax:CartPole-v1,{setting}")
+    gravity = envs.make("gymnax:CartPole-v1,gravity=3").settings.gravity
+    assert (gravity, type(gravity)) == (3, float)
 
 
 # --- reference scores -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("found", "message"), [((1.0, 2.0, 3.0), "TypeError"), (7, "TypeError")])
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [((1.0, 2.0, 3.0), "TypeError"), (7, "TypeError"), ((0.0, "high"), "ValueError")],
+)
 def test_a_reference_of_no_use_is_refused_before_training(found, message):
     environment = envs.make("catch")
     object.__setattr__(environment, "reference", lambda: found)
@@ -256,9 +238,13 @@ def test_the_command_lists_and_shows(capsys):
     assert "catch" in out
     for suite in SUITES.values():
         state = "missing" if suite.missing() else "installed"
-        (line,) = [line for line in out.splitlines() if line.startswith(f"{suite.name}:ITEM")]
+        item = ":ITEM" if suite.default is None else "[:ITEM]"
+        (line,) = [line for line in out.splitlines() if line.startswith(f"{suite.name}{item} ")]
         assert state in line
+        assert suite.requirement in line
         assert (suite.install in line) == (state == "missing")
+    for name, reason in UNAVAILABLE.items():
+        assert re.search(f"^{name} +unavailable +{re.escape(reason)}$", out, re.MULTILINE)
     status, out, _ = run(capsys, "catch:rows=5", "--json")
     shown = json.loads(out)
     assert shown["observation"] == "[5, 8] float32"
@@ -277,6 +263,49 @@ def test_the_command_checks(capsys, monkeypatch):
         assert (status, err) == (1, "")
         assert "FAILED  types" in out
         assert out.splitlines()[-1] == f"flawed:flaw={flaw} breaks the contract"
+
+
+def test_what_cannot_be_played_is_refused(capsys):
+    for option, message in (
+        (("--steps", "0"), "steps is 0; expected at least 1"),
+        (("--steps", "-3"), "steps is -3; expected at least 1"),
+        (("--seed", "-1"), "seed is -1; expected at least 0"),
+    ):
+        status, _, err = run(capsys, "check", "catch", *option)
+        assert (status, err) == (2, f"discorl: {message}\n")
+
+
+def test_what_an_environment_of_ones_own_raises_is_told(capsys, monkeypatch):
+    monkeypatch.setitem(envs.REGISTRY, "unlicensed", Unlicensed)
+    status, _, err = run(capsys, "unlicensed:flaw=none")
+    assert status == 2
+    assert "it raised OSError: no licence; see discorl envs check unlicensed:flaw=none" in err
+    monkeypatch.setattr(Flawed, "reference", lambda self: "nonsense")
+    monkeypatch.setitem(envs.REGISTRY, "flawed", Flawed)
+    status, _, err = run(capsys, "flawed:flaw=none")
+    assert (status, "reference() failed: TypeError" in err) == (2, True)
+
+
+class Games:
+    """An adapter."""
+
+    @staticmethod
+    def names():
+        return ["chess", "go"]
+
+    @staticmethod
+    def make(item):
+        return item
+
+
+def test_a_suite_may_have_a_default(capsys, monkeypatch):
+    monkeypatch.setattr(Suite, "adapter", lambda self: Games)
+    suite = Suite("games", "host", (), "games", "MIT", "games", default="go")
+    assert (suite.make(), suite.make("chess")) == ("go", "chess")
+    with pytest.raises(UserError, match="games needs an item; for example games:chess, games:go"):
+        dataclasses.replace(suite, default=None).make()
+    monkeypatch.setitem(SUITES, "games", suite)
+    assert run(capsys, "games")[1] == "games:chess\ngames:go (the default: games)\n"
 
 
 def test_the_documentation_says_how_to_check_and_to_install():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from discorl import cli
 from discorl.rules import weights
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -25,6 +26,20 @@ def run(name, monkeypatch, capsys, *arguments):
 def test_example_runs(name, monkeypatch, capsys):
     out = run(name, monkeypatch, capsys, "--updates", "5")
     assert re.search(r"mean (reward|return of the last tenth of the updates:) -?\d\.\d\d", out)
+
+
+def test_the_environment_is_used_by_its_name_as_documented(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_tasks.py").write_text((EXAMPLES / "own_environment.py").read_text())
+    monkeypatch.chdir(tmp_path)
+    documented = (EXAMPLES.parent / "docs" / "environments.md").read_text()
+    (command,) = re.findall(r"^discorl (envs check my_tasks:.*)$", documented, re.MULTILINE)
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([*command.split(), "--steps", "20"])
+    out = capsys.readouterr().out
+    assert (exit_.value.code, out.splitlines()[-1]) == (
+        0,
+        "my_tasks:Corridor,length=9 keeps the contract",
+    )
 
 
 def test_no_example_is_left_out():

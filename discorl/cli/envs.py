@@ -8,7 +8,9 @@ import tyro
 
 from discorl import envs, specs
 from discorl.cli.commands import Command, Result, aligned, command
+from discorl.envs import references
 from discorl.envs.families import REGISTRY as FAMILIES
+from discorl.types import UserError
 
 
 def show(name: tyro.conf.Positional[str | None] = None) -> Result:
@@ -35,6 +37,9 @@ def check(name: tyro.conf.Positional[str], steps: int = 300, seed: int = 0) -> R
     """
     from discorl.envs import conformance
 
+    for argument, value, least in (("steps", steps, 1), ("seed", seed, 0)):
+        if value < least:
+            raise UserError(f"{argument} is {value}; expected at least {least}")
     findings = conformance.check(envs.make(name), steps=steps, seed=seed)
     ok = all(finding.ok for finding in findings)
     rows = [("ok" if each.ok else "FAILED", each.check, each.detail) for each in findings]
@@ -65,18 +70,23 @@ def _all() -> Result:
             "install": suite.install,
             "licence": suite.licence,
             "requirement": suite.requirement,
+            "default": suite.default,
             "summary": suite.summary,
         }
         for suite in envs.SUITES.values()
     ]
+    unavailable = [{"name": name, "reason": reason} for name, reason in envs.UNAVAILABLE.items()]
     table = [("NAME", "KIND", "STATE", "SUMMARY")]
     table += [(row["name"], row["kind"], "built in", row["summary"]) for row in built_in]
     for row in suites:
+        item = ":ITEM" if row["default"] is None else "[:ITEM]"
         state = "installed" if row["installed"] else "missing"
+        needs = f"; needs {row['requirement']}" if row["requirement"] else ""
         advice = "" if row["installed"] else f" - {row['install']}"
-        table.append((f"{row['name']}:ITEM", row["kind"], state, f"{row['summary']}{advice}"))
+        table.append((row["name"] + item, row["kind"], state, row["summary"] + needs + advice))
+    table += [(row["name"], "", "unavailable", row["reason"]) for row in unavailable]
     text = f"{aligned(table)}\n\nItems of a suite: discorl envs SUITE"
-    return Result({"environments": built_in, "suites": suites}, text)
+    return Result({"environments": built_in, "suites": suites, "unavailable": unavailable}, text)
 
 
 def _summary(constructor: Any) -> str:
@@ -85,29 +95,40 @@ def _summary(constructor: Any) -> str:
 
 def _suite(suite: envs.suites.Suite) -> Result:
     names = suite.names()
-    data = {"name": suite.name, "items": names, "licence": suite.licence}
-    return Result(data, "\n".join(f"{suite.name}:{name}" for name in names))
+    data = {
+        "name": suite.name,
+        "items": names,
+        "default": suite.default,
+        "licence": suite.licence,
+    }
+    notes = {suite.default: f" (the default: {suite.name})"}
+    return Result(data, "\n".join(f"{suite.name}:{name}{notes.get(name, '')}" for name in names))
 
 
 def _one(name: str) -> Result:
     environment = envs.make(name)
-    from discorl.envs.conformance import describe
+    from discorl.envs.conformance.findings import describe, raised
 
     kind = "native" if isinstance(environment, envs.Environment) else "host"
-    reference = environment.reference()
+    reference = references.of(environment)
     scores = None if reference is None else [float(end) for end in reference]
+    try:
+        observation, actions = describe(environment.observation), int(environment.num_actions)
+    except Exception as error:  # of a property of somebody's own
+        advice = f"see discorl envs check {name}"
+        raise UserError(f"{name}: {raised('it', error)}; {advice}") from error
     data = {
         "name": name,
         "kind": kind,
-        "observation": describe(environment.observation),
-        "actions": environment.num_actions,
+        "observation": observation,
+        "actions": actions,
         "reference": scores,
     }
     rows: Sequence[tuple[str, str]] = [
         ("name", name),
         ("kind", f"{kind}: {_KINDS[kind]}"),
-        ("observation", data["observation"]),
-        ("actions", str(environment.num_actions)),
+        ("observation", observation),
+        ("actions", str(actions)),
         ("reference", "none" if scores is None else f"{scores[0]:g} to {scores[1]:g}{_ends(name)}"),
     ]
     return Result(data, aligned(rows))
@@ -121,8 +142,6 @@ _KINDS = {
 
 def _ends(name: str) -> str:
     """What the two ends of the reference are, where it is not random and optimal play."""
-    from discorl.envs import references
-
     table = references.table_of(specs.parse(name).name)
     if table is None:
         return " (random to optimal play)"

@@ -20,6 +20,7 @@ from discorl.types import UserError
 __all__ = [
     "REGISTRY",
     "SUITES",
+    "UNAVAILABLE",
     "Catch",
     "Environment",
     "HostEnvironment",
@@ -61,6 +62,11 @@ def make(environment: str | Environment | HostEnvironment) -> Any:
         return own.make(spec)
     if spec.name in UNAVAILABLE:
         raise UserError(f"no environment {environment!r}: {UNAVAILABLE[spec.name]}")
+    if "." in spec.name and spec.item is not None:
+        raise UserError(
+            f"no environment {environment!r}: there is no module {spec.name!r}, neither installed "
+            "nor in the current folder"
+        )
     known = specs.nearest(spec.name, [*REGISTRY, *SUITES])
     raise UserError(
         f"no environment {spec.name!r}; {known}; or package.module:factory for one of your own"

@@ -35,7 +35,12 @@ def of(environment: Environment | HostEnvironment) -> Reference | None:
     """
     try:
         found = environment.reference()
-        return None if found is None else Reference(*found)
+        if found is None:
+            return None
+        reference = Reference(*found)
+        for end in reference:
+            float(end)
+        return reference
     except Exception as error:  # somebody's own
         raise UserError(
             f"the environment's reference() failed: {type(error).__name__}: {error}; expected "

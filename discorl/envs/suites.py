@@ -6,16 +6,16 @@ needs, a package that is not used. An adapter has two functions:
     def names() -> Sequence[str]: ...  # its items, in the order to show them
     def make(item: str, *, size: int = 84) -> Environment: ...
 
-`make` may have a default for `item`, and as many annotated keyword parameters as it has settings:
-`suite:ITEM,size=64` gives them, with types checked by `discorl.specs`. It is called only with an
-item that `names` holds, and raises `UserError` for a value that it does not accept.
+`make` may have as many annotated keyword parameters as it has settings: `suite:ITEM,size=64` gives
+them, with types checked by `discorl.specs`. It is called only with an item that `names` holds, and
+raises `UserError` for a value that it does not accept. Where an item says itself where it is to be
+found, the adapter has `names_for(item)`, and those hold it instead.
 """
 
 import dataclasses
 import difflib
 import importlib
 import importlib.util
-import inspect
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Literal
@@ -36,6 +36,7 @@ class Suite:
     extra: str  # brings the packages: `pip install "discorl[EXTRA]"`
     licence: str  # of the packages
     summary: str  # one line
+    default: str | None = None  # the item, if none is given
     requirement: str = ""  # what the system must have besides Python packages
 
     def missing(self) -> tuple[str, ...]:
@@ -77,10 +78,11 @@ class Suite:
             UserError: the suite is not installed, or the item or a parameter is not accepted.
         """
         adapter = self.adapter()
-        if item is not None:
-            check_item(self.name, item, adapter.names())
-        elif inspect.signature(adapter.make).parameters["item"].default is inspect.Parameter.empty:
+        item = self.default if item is None else item
+        if item is None:
             raise UserError(f"{self.name} needs an item; {_show(self.name, adapter.names())}")
+        known = adapter.names_for(item) if hasattr(adapter, "names_for") else adapter.names()
+        check_item(self.name, item, known)
         return specs.build(adapter.make, specs.Spec(self.name, item, parameters))
 
 
@@ -120,6 +122,7 @@ _SUITES = (
         extra="craftax",
         licence="MIT",
         summary="Craftax and Craftax-Classic: survival in procedurally generated worlds",
+        default="Craftax-Classic-Symbolic-v1",
     ),
     Suite(
         name="minigrid",
@@ -136,6 +139,7 @@ _SUITES = (
         extra="sokoban",
         licence="Apache-2.0",
         summary="Push boxes onto targets (Jumanji)",
+        default="toy",
     ),
     Suite(
         name="gymnasium",
@@ -169,6 +173,7 @@ _SUITES = (
         extra="crafter",
         licence="MIT",
         summary="Crafter: survival in an open world, from pixels",
+        default="reward",
     ),
     Suite(
         name="nethack",
@@ -177,6 +182,7 @@ _SUITES = (
         extra="nethack",
         licence="NetHack General Public License",
         summary="NetHack, by the NetHack Learning Environment",
+        default="NetHackChallenge-v0",
     ),
 )
 SUITES = {suite.name: suite for suite in _SUITES}

@@ -1,7 +1,9 @@
 """Environments with Gymnasium's interface, by name or of one's own, single or as vectors."""
 
+import contextlib
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from discorl.envs import own
 from discorl.envs.host.base import (
     NO_METRICS,
     HostEnvironment,
@@ -25,8 +28,29 @@ from discorl.types import PyTree, UserError
 
 
 def names() -> Sequence[str]:
-    """The identifiers that are registered."""
-    return sorted(gymnasium.registry)
+    """The identifiers that are registered, but for those that only say what has become of them."""
+    return sorted(
+        identifier
+        for identifier, spec in gymnasium.registry.items()
+        if getattr(spec.entry_point, "__module__", None) != "gymnasium.envs"
+    )
+
+
+def names_for(item: str) -> Sequence[str]:
+    """The same in Gymnasium's notation of `MODULE:ID`, if the item has it.
+
+    Raises:
+        UserError: the module, which registers environments, cannot be imported.
+    """
+    module, colon, _ = item.rpartition(":")
+    if not colon:
+        return names()
+    own.look_here()
+    try:
+        importlib.import_module(module)
+    except own.ANYTHING as error:
+        raise own.not_imported(module, error) from error
+    return [f"{module}:{name}" for name in names()]
 
 
 def make(
@@ -35,7 +59,7 @@ def make(
     """The environment that is registered under a name.
 
     Args:
-        item: such as `CartPole-v1`.
+        item: such as `CartPole-v1`, or `ale_py:ALE/Pong-v5` where a module must be imported first.
         bins: values to which each dimension of a continuous action is reduced.
         max_steps: a time limit in place of the registered one.
         workers: processes to step environments in; see `from_gymnasium`.
@@ -44,16 +68,17 @@ def make(
         raise UserError(f"gymnasium: max_steps is {max_steps}; expected at least 1")
 
     def create(render: bool) -> gymnasium.Env:
-        mode = "rgb_array" if render else None
+        mode = {"render_mode": "rgb_array"} if render else {}  # which not all of them take
         # Gymnasium's own checker is left out: what environments return is checked here anyway.
-        return gymnasium.make(
-            item, render_mode=mode, max_episode_steps=max_steps, disable_env_checker=True
-        )
+        return gymnasium.make(item, max_episode_steps=max_steps, disable_env_checker=True, **mode)
 
     try:
         return from_gymnasium(create, name=f"gymnasium:{item}", bins=bins, workers=workers)
-    except gymnasium.error.Error as error:
-        raise UserError(f"gymnasium:{item} cannot be made: {error}") from error
+    except UserError:
+        raise
+    except Exception as error:  # a package that is missing, or whatever there is in somebody's
+        reason = str(error) or type(error).__name__
+        raise UserError(f"gymnasium:{item} cannot be made: {reason}") from error
 
 
 def from_gymnasium(
@@ -75,32 +100,56 @@ def from_gymnasium(
             which is faster for those that take less than about 0.1 ms a step.
     """
     check_workers(workers, name)
-    env = create(False)
+    spaces = _spaces_of(create(False), "observation_space", "action_space", bins, name)
+    return _Gymnasium(name, create, *spaces, episode_metrics, workers)
+
+
+def _spaces_of(
+    env: gymnasium.Env | VectorEnv, seen: str, taken: str, bins: int | None, name: str
+) -> tuple[PyTree, Reader, np.ndarray]:
+    """Observations, how to read them, and all actions, of an environment that is then closed."""
     try:
-        observation, read = observation_of(env.observation_space, name)
-        actions = actions_of(env.action_space, bins, name)
+        try:
+            spaces = getattr(env, seen), getattr(env, taken)
+        except Exception as error:  # also if there is none
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"{name} needs {seen} and {taken}, but raised {reason}") from error
+        return *observation_of(spaces[0], name), actions_of(spaces[1], bins, name)
     finally:
+        close_unused(env)
+
+
+def close_unused(env: gymnasium.Env | VectorEnv) -> None:
+    """Closes an environment that was never reset, which not every environment expects."""
+    with contextlib.suppress(Exception):
         env.close()
-    return _Gymnasium(name, create, observation, read, actions, episode_metrics, workers)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Gymnasium(HostEnvironment):
+class _Task(HostEnvironment):
+    """How to make environments, to read their observations and to hand them actions."""
+
     name: str
-    create: Callable[[bool], gymnasium.Env]
+    create: Callable[..., Any]
     spec: PyTree
-    read: Reader
+    read: Reader  # of one environment's observation, or of a batch
     actions: np.ndarray  # [A, ...]
     episode_metrics: tuple[str, ...] = ()
-    workers: int = 0
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]
+        """As many as there are rows of actions."""
         return len(self.actions)
 
     @property
     def observation(self) -> PyTree:
+        """What is read."""
         return self.spec
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Gymnasium(_Task):
+    workers: int = 0
 
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
         return vector_of(
@@ -158,35 +207,14 @@ def from_vector(
         bins: values to which each dimension of a continuous action is reduced.
         episode_metrics: names of numbers in `info` to report of every finished episode.
     """
-    vector = create(1, False)
-    try:
-        observation, read = observation_of(vector.single_observation_space, name)
-        actions = actions_of(vector.single_action_space, bins, name)
-    finally:
-        vector.close()
-    return VectorTask(name, create, observation, read, actions, episode_metrics)
+    single = ("single_observation_space", "single_action_space")
+    return VectorTask(
+        name, create, *_spaces_of(create(1, False), *single, bins, name), episode_metrics
+    )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class VectorTask(HostEnvironment):
-    """How to make vectors, to read their observations and to hand them actions."""
-
-    name: str
-    create: Callable[[int, bool], VectorEnv]
-    spec: PyTree
-    read: Reader  # of one environment's observation, or of a batch
-    actions: np.ndarray  # [A, ...]
-    episode_metrics: tuple[str, ...] = ()
-
-    @property
-    def num_actions(self) -> int:  # type: ignore[override]
-        """As many as there are rows of actions."""
-        return len(self.actions)
-
-    @property
-    def observation(self) -> PyTree:
-        """What is read."""
-        return self.spec
+class VectorTask(_Task):
+    """A task whose environments are made as vectors."""
 
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
         """See `HostEnvironment.start`."""

@@ -38,21 +38,37 @@ def make(item: str, *, bins: int | None = None, **parameters: specs.Value) -> En
         **parameters: of gymnax's own for this environment, such as `max_steps_in_episode`.
 
     Raises:
-        UserError: a parameter is not known, or actions are continuous and `bins` is not given, or
-            makes too many of them.
+        UserError: a parameter is not known or of another type, or actions are continuous and `bins`
+            is not given, or makes too many of them.
     """
     environment, settings = gymnax.make(item)
     known = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
-    for name, value in parameters.items():
+    for name in parameters:
         if name not in known:
             raise UserError(
                 f"gymnax:{item} has no parameter {name!r}; {specs.nearest(name, known)}"
             )
-        if not isinstance(value, int | float):
-            raise UserError(f"gymnax:{item}: {name} is {value!r}; expected a number")
-    settings = settings.replace(**parameters)
+    fitted = {name: _fit(item, name, value, known[name]) for name, value in parameters.items()}
+    settings = settings.replace(**fitted)
     actions = _actions(item, environment.action_space(settings), bins)
     return Gymnax(item, environment, settings, actions)
+
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def _fit(item: str, name: str, value: specs.Value, default: Any) -> specs.Value:
+    """The value, if it is of its default's type."""
+    kind = type(default)
+    if kind not in _KINDS:
+        raise UserError(f"gymnax:{item}: {name} is an array, which cannot be given by name")
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise UserError(f"gymnax:{item}: {name} is {value!r}; expected {_KINDS[kind]}")
+    if name == "max_steps_in_episode" and isinstance(value, int) and value < 1:
+        raise UserError(f"gymnax:{item}: {name} is {value}; expected at least 1")
+    return value
 
 
 def _actions(item: str, space: Any, bins: int | None) -> np.ndarray:
