@@ -10,6 +10,7 @@ import pytest
 from clocks import LIFE, TINY, Clock, Clocks, rollouts
 
 import discorl
+from discorl import cli, envs
 from discorl.envs import conformance
 from discorl.envs.host import EnvironmentFailure, HostVector
 from discorl.envs.host.base import check_observation
@@ -264,3 +265,20 @@ def test_the_checker_reports_what_an_environment_does_wrong(environment, detail)
     Hangs.let_go.set()
     assert not failed.ok
     assert re.match(detail, failed.detail), failed.detail
+
+
+@dataclasses.dataclass(frozen=True)
+class Unseeded(Clocks):
+    deterministic = False
+
+
+def test_the_checker_says_what_it_leaves_out(capsys, monkeypatch):
+    findings = {finding.check: finding for finding in conformance.check(Unseeded(), steps=20)}
+    for check in ("determinism", "by hand"):
+        assert findings[check].ok
+        assert findings[check].detail.startswith("not checked: it is declared that the same seed")
+    monkeypatch.setitem(envs.REGISTRY, "unseeded", Unseeded)
+    with pytest.raises(SystemExit):
+        cli.main(["envs", "check", "unseeded", "--steps", "20"])
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("not checked" in line for line in lines) == 2

@@ -122,6 +122,8 @@ class _Single:
     def __init__(self, task: _NetHack) -> None:
         self._task = task
         self._env = _create(task.item)
+        # A game that NLE gives up it would play to its end, and show what is then left of it.
+        self._env._quit_game = lambda *_: None
         self._steps = 0
 
     def reset(self, seed: int | None) -> PyTree:
