@@ -1,6 +1,7 @@
 """Putting trainers together, from settings or from an existing run."""
 
 from collections.abc import Callable
+from numbers import Integral
 from pathlib import Path
 
 import jax
@@ -9,6 +10,8 @@ import jax.numpy as jnp
 from discorl import envs, frames, rules
 from discorl.config import Config
 from discorl.envs import Environment
+from discorl.envs.conformance.findings import raised
+from discorl.envs.conformance.native import check_types
 from discorl.envs.host import HostEnvironment
 from discorl.host_training import HostTrainer
 from discorl.learning import Learner
@@ -41,7 +44,12 @@ def build(
 
     Returns:
         the trainer; the rule's parameters.
+
+    Raises:
+        UserError: the environment is not what it declares to be, or a setting does not go with it
+            or with the rule.
     """
+    _check(environment, config.env)
     rule, eta = rules.load(
         config.rule, file=rule_file, rules_path=config.rules_path, discount=config.discount
     )
@@ -94,6 +102,33 @@ def build(
             "agent is trained a run: start one run for each seed"
         )
     return HostTrainer(config, environment, learner), eta
+
+
+def _check(environment: Environment | HostEnvironment, name: str) -> None:
+    """Refuses an environment of somebody's own that is not what it declares to be.
+
+    Nothing is compiled for that. discorl's own are left out: to trace the largest takes seconds.
+    """
+    if type(environment).__module__.partition(".")[0] == "discorl":
+        return
+    problem = ""
+    try:
+        seen, actions = environment.observation, environment.num_actions
+        if not isinstance(actions, Integral) or actions < 1:
+            problem = f"num_actions is {actions!r}; expected a positive int"
+        elif not jax.tree.leaves(seen):
+            problem = f"observation is {seen!r}; expected jax.ShapeDtypeStruct leaves"
+        elif isinstance(environment, Environment):
+            types = check_types(environment)
+            problem = "" if types.ok else types.detail
+    except Exception as error:  # of a property, or, as its cause, what reset or step raised
+        cause = error.__cause__
+        problem = raised("it", cause if isinstance(cause, Exception) else error)
+    if problem:
+        raise UserError(
+            f"{name} breaks the contract of environments: {problem}. `discorl envs check`, or "
+            "discorl.envs.conformance.check in Python, tells what else there is"
+        )
 
 
 def initial_state(trainer: Trainer | HostTrainer, programs: Programs | None = None) -> TrainState:

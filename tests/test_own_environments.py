@@ -3,10 +3,14 @@
 import sys
 import textwrap
 
+import jax
 import numpy as np
 import pytest
+from clocks import Clocks
+from probes import Truncated
 
-from discorl import envs
+from discorl import building, envs
+from discorl.config import configure
 from discorl.types import UserError
 
 
@@ -199,3 +203,39 @@ def test_registered_names_that_cannot_be_made(monkeypatch):
     assert refusal("gymnasium:Unlicensed-v0") == (
         "gymnasium:Unlicensed-v0 cannot be made: no licence"
     )
+
+
+# --- before they are trained on -------------------------------------------------------------------
+
+
+def unlicensed(*arguments):
+    raise OSError("no licence")
+
+
+OTHER_SHAPE = jax.ShapeDtypeStruct((7,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("environment", "name", "value", "message"),
+    [
+        (Truncated, "num_actions", 0, "num_actions is 0; expected a positive int"),
+        (Truncated, "num_actions", 2.0, "num_actions is 2.0; expected a positive int"),
+        (Truncated, "num_actions", property(unlicensed), "it raised OSError: no licence"),
+        (Truncated, "observation", OTHER_SHAPE, "observation is [5] float32; expected [7] float32"),
+        (Truncated, "observation", property(unlicensed), "it raised OSError: no licence"),
+        (Truncated, "observation", None, "observation is None; expected jax.ShapeDtypeStruct"),
+        (Truncated, "step", unlicensed, "it raised OSError: no licence"),
+        (Truncated, "step", lambda *_: (0, 1.0), "; expected a state and a discorl.envs.Step"),
+        (Clocks, "num_actions", 0, "num_actions is 0; expected a positive int"),
+        (Clocks, "observation", property(unlicensed), "it raised OSError: no licence"),
+    ],
+)
+def test_an_environment_that_is_not_what_it_declares_is_refused(environment, name, value, message):
+    config = configure(rule="actor_critic", env="mine")
+    building.build(config, environment())
+    flawed = type("Flawed", (environment,), {name: value, "__module__": __name__})
+    with pytest.raises(UserError) as error:
+        building.build(config, flawed())
+    assert str(error.value).startswith("mine breaks the contract of environments: ")
+    assert message in str(error.value)
+    assert "discorl envs check" in str(error.value)

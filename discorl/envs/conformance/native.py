@@ -23,7 +23,7 @@ from discorl.types import Key, PyTree
 def check_native(environment: Environment, steps: int, count: int, seed: int) -> list[Finding]:
     """Plays, plays the same again, and plays one environment step by step."""
     try:
-        types = _types(environment)
+        types = check_types(environment)
         return [types, *_played(environment, steps, count, seed)] if types.ok else [types]
     except _Failed as failed:
         return [Finding("types", False, str(failed))]
@@ -55,7 +55,7 @@ def _played(environment: Environment, steps: int, count: int, seed: int) -> list
     ]
 
 
-def _types(environment: Environment) -> Finding:
+def check_types(environment: Environment) -> Finding:
     """Reset and step return what is declared, and a state can be carried through a loop."""
     key, scalar = jax.random.key(0), jax.ShapeDtypeStruct((), jnp.int32)
     begun = _call("reset", jax.eval_shape, environment.reset, key)
