@@ -23,4 +23,5 @@ def shrink_crafter(monkeypatch):
     """Crafter's worlds are so small that it takes a tenth of the time to make them."""
     import crafter
 
-    monkeypatch.setattr(crafter, "Env", functools.partial(crafter.Env, area=(20, 20)))
+    init = functools.partialmethod(crafter.Env.__init__, area=(20, 20))
+    monkeypatch.setattr(crafter.Env, "__init__", init)

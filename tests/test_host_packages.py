@@ -255,27 +255,32 @@ class Crafter:
         return seen, reward, dead, done and not dead, told
 
 
-@pytest.fixture
-def brief_crafter(monkeypatch):
-    """A small world, and players who soon die of thirst.
+def order_creatures(monkeypatch, *, reverse):
+    """Crafter removes one of a chunk's creatures now and then: the n-th of a set.
 
-    Crafter removes one of a chunk's creatures now and then: the n-th of a set, whose order depends
-    on where in memory they lie. But for that order, episodes are a function of their seed.
+    Its order depends on where in memory they lie, unless it is given here.
     """
-    needs("crafter")
     import crafter
-
-    shrink_crafter(monkeypatch)
-    monkeypatch.setitem(crafter.constants.items["drink"], "initial", 0)
-    monkeypatch.setitem(crafter.constants.items["health"], "initial", 1)
 
     def chunks(world):
         return {
-            chunk: sorted(creatures, key=lambda creature: tuple(creature.pos))
+            chunk: sorted(creatures, key=lambda creature: tuple(creature.pos), reverse=reverse)
             for chunk, creatures in world._chunks.items()
         }
 
     monkeypatch.setattr(crafter.engine.World, "chunks", property(chunks))
+
+
+@pytest.fixture
+def brief_crafter(monkeypatch):
+    """A small world, and players who soon die of thirst."""
+    needs("crafter")
+    import crafter
+
+    shrink_crafter(monkeypatch)
+    order_creatures(monkeypatch, reverse=False)
+    monkeypatch.setitem(crafter.constants.items["drink"], "initial", 0)
+    monkeypatch.setitem(crafter.constants.items["health"], "initial", 1)
 
 
 @pytest.mark.parametrize(("length", "way"), [(12, "truncated"), (100, "terminated")])
@@ -284,6 +289,27 @@ def test_crafter(length, way, brief_crafter):
 
     environment = crafter.make(size=18, length=length)
     assert play(environment, functools.partial(Crafter, length=length), 40) == {way}
+
+
+def test_crafter_is_a_function_of_its_seed(monkeypatch):
+    """Whatever the order of creatures in memory, on which the bare package depends."""
+    needs("crafter")
+    import crafter
+
+    from discorl.envs.host import crafter as adapter
+
+    shrink_crafter(monkeypatch)
+    ours, theirs = [], []
+    for reverse in (False, True):
+        order_creatures(monkeypatch, reverse=reverse)
+        vector = adapter.make(size=18).start(1, 0)
+        bare = crafter.Env(size=(18, 18), seed=seeds_from(0, 1)[0])
+        seen = [(vector.reset(), bare.reset())]
+        seen += [(vector.step(np.array([0])).observation, bare.step(0)[0]) for _ in range(300)]
+        ours.append(np.array([each for each, _ in seen]))
+        theirs.append(np.array([each for _, each in seen]))
+    np.testing.assert_array_equal(*ours)
+    assert not np.array_equal(*theirs)
 
 
 # --- NetHack --------------------------------------------------------------------------------------

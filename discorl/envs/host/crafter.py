@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import crafter
 import jax
@@ -51,7 +52,6 @@ class _Crafter(HostEnvironment):
     workers: int
 
     num_actions = len(crafter.constants.actions)
-    deterministic = False  # the same seed was seen to give other episodes
     # Whether an episode unlocked each achievement: means over episodes are success rates.
     episode_metrics = tuple(f"achievement/{name}" for name in _ACHIEVEMENTS)
 
@@ -85,6 +85,18 @@ class _Crafter(HostEnvironment):
         return references.lookup("crafter", self.item) if self.length == _FULL_LENGTH else None
 
 
+class _Repeatable(crafter.Env):
+    """Crafter with episodes that are functions of its seed.
+
+    The package picks a creature to remove by its place in a set, which depends on addresses in
+    memory. Here creatures are put in order first, so that chance alone picks.
+    """
+
+    def _balance_object(self, chunk: Any, objs: Iterable[Any], *settings: Any) -> None:
+        ordered = sorted(objs, key=lambda creature: tuple(creature.pos))
+        super()._balance_object(chunk, ordered, *settings)
+
+
 class _Single:
     """See `discorl.envs.host.serial.Single`."""
 
@@ -94,7 +106,7 @@ class _Single:
     def reset(self, seed: int | None) -> PyTree:
         if seed is not None:
             size = (self._task.size, self._task.size)
-            self._env = crafter.Env(size=size, length=self._task.length, seed=seed)
+            self._env = _Repeatable(size=size, length=self._task.length, seed=seed)
         self._seen = self._env.reset()
         return self._seen
 
