@@ -1,7 +1,6 @@
 """Putting trainers together, from settings or from an existing run."""
 
 from collections.abc import Callable
-from numbers import Integral
 from pathlib import Path
 
 import jax
@@ -9,9 +8,7 @@ import jax.numpy as jnp
 
 from discorl import envs, frames, rules
 from discorl.config import Config
-from discorl.envs import Environment
-from discorl.envs.conformance.findings import raised
-from discorl.envs.conformance.native import check_types
+from discorl.envs import Environment, conformance
 from discorl.envs.host import HostEnvironment
 from discorl.host_training import HostTrainer
 from discorl.learning import Learner
@@ -75,19 +72,7 @@ def build(
     seen = frames.stacked(environment.observation, config.frame_stack)
     if isinstance(environment, HostEnvironment):
         seen = environment.shown(seen)
-    if network is None:
-        net = standard(
-            spec,
-            seen,
-            torso=config.torso,
-            hidden=config.hidden,
-            filters=config.filters,
-            action_lstm=config.action_lstm,
-            action_hidden=config.action_hidden,
-            core=config.core,
-        )
-    else:
-        net = network(spec, seen)
+    net = network_of(config, spec, seen) if network is None else network(spec, seen)
     if isinstance(environment, HostEnvironment):
         net = prepared(net, environment.prepare)
     learner = Learner(
@@ -104,6 +89,26 @@ def build(
     return HostTrainer(config, environment, learner), eta
 
 
+def network_of(config: Config, spec: OutputSpec, observation: PyTree) -> Network:
+    """The standard network in the sizes of the settings.
+
+    Args:
+        config: the settings.
+        spec: outputs that the rule asks for.
+        observation: shapes and dtypes of one observation, as the network sees it.
+    """
+    return standard(
+        spec,
+        observation,
+        torso=config.torso,
+        hidden=config.hidden,
+        filters=config.filters,
+        action_lstm=config.action_lstm,
+        action_hidden=config.action_hidden,
+        core=config.core,
+    )
+
+
 def _check(environment: Environment | HostEnvironment, name: str) -> None:
     """Refuses an environment of somebody's own that is not what it declares to be.
 
@@ -111,24 +116,12 @@ def _check(environment: Environment | HostEnvironment, name: str) -> None:
     """
     if type(environment).__module__.partition(".")[0] == "discorl":
         return
-    problem = ""
-    try:
-        seen, actions = environment.observation, environment.num_actions
-        if not isinstance(actions, Integral) or actions < 1:
-            problem = f"num_actions is {actions!r}; expected a positive int"
-        elif not jax.tree.leaves(seen):
-            problem = f"observation is {seen!r}; expected jax.ShapeDtypeStruct leaves"
-        elif isinstance(environment, Environment):
-            types = check_types(environment)
-            problem = "" if types.ok else types.detail
-    except Exception as error:  # of a property, or, as its cause, what reset or step raised
-        cause = error.__cause__
-        problem = raised("it", cause if isinstance(cause, Exception) else error)
-    if problem:
-        raise UserError(
-            f"{name} breaks the contract of environments: {problem}. `discorl envs check`, or "
-            "discorl.envs.conformance.check in Python, tells what else there is"
-        )
+    for finding in conformance.check_declaration(environment):
+        if not finding.ok:
+            raise UserError(
+                f"{name} breaks the contract of environments: {finding.detail}. `discorl envs "
+                "check`, or discorl.envs.conformance.check in Python, tells what else there is"
+            )
 
 
 def initial_state(trainer: Trainer | HostTrainer, programs: Programs | None = None) -> TrainState:

@@ -287,7 +287,7 @@ def brief_crafter(monkeypatch):
 def test_crafter(length, way, brief_crafter):
     from discorl.envs.host import crafter
 
-    environment = crafter.make(size=18, length=length)
+    environment = crafter.make("reward", size=18, length=length)
     assert play(environment, functools.partial(Crafter, length=length), 40) == {way}
 
 
@@ -302,7 +302,7 @@ def test_crafter_is_a_function_of_its_seed(monkeypatch):
     ours, theirs = [], []
     for reverse in (False, True):
         order_creatures(monkeypatch, reverse=reverse)
-        vector = adapter.make(size=18).start(1, 0)
+        vector = adapter.make("reward", size=18).start(1, 0)
         bare = crafter.Env(size=(18, 18), seed=seeds_from(0, 1)[0])
         seen = [(vector.reset(), bare.reset())]
         seen += [(vector.step(np.array([0])).observation, bare.step(0)[0]) for _ in range(300)]
@@ -371,7 +371,10 @@ def test_nethack_shows_the_last_screen_of_a_game_that_nle_gives_up(monkeypatch):
 
     challenge = gymnasium.registry["NetHackChallenge-v0"]
     monkeypatch.setitem(challenge.kwargs, "no_progress_timeout", 10)
-    vector, escape = nethack.make().start(1, SEED), np.array([ACTIONS.index(Command.ESC)])
+    vector, escape = (
+        nethack.make("NetHackChallenge-v0").start(1, SEED),
+        np.array([ACTIONS.index(Command.ESC)]),
+    )
     vector.reset()
     before = step = vector.step(escape)  # nothing happens
     while not step.truncated[0]:

@@ -224,7 +224,7 @@ OTHER_SHAPE = jax.ShapeDtypeStruct((7,), np.float32)
         (Truncated, "observation", OTHER_SHAPE, "observation is [5] float32; expected [7] float32"),
         (Truncated, "observation", property(unlicensed), "it raised OSError: no licence"),
         (Truncated, "observation", None, "observation is None; expected jax.ShapeDtypeStruct"),
-        (Truncated, "step", unlicensed, "it raised OSError: no licence"),
+        (Truncated, "step", unlicensed, "step raised OSError: no licence"),
         (Truncated, "step", lambda *_: (0, 1.0), "; expected a state and a discorl.envs.Step"),
         (Clocks, "num_actions", 0, "num_actions is 0; expected a positive int"),
         (Clocks, "observation", property(unlicensed), "it raised OSError: no licence"),

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 
 from discorl import acting, envs, frames, specs
 from discorl.acting import ActorState
+from discorl.building import network_of
 from discorl.config import Config
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.meta_gradient import MetaGradient, MetaLoss, Update
 from discorl.discovery.meta_value import MetaValue, MetaValueState
 from discorl.envs import Environment, families
 from discorl.learning import Learner
-from discorl.networks import standard
 from discorl.optimisation import Optimisation
 from discorl.rules import Disco
 from discorl.trainers import Trainer, TrainState
@@ -77,16 +77,7 @@ def learner_of(
     agent: Config, num_actions: int, observation: PyTree, rule: Disco, *, mixed_mode: bool = False
 ) -> Learner:
     """The learner of an agent under a rule that is being discovered."""
-    network = standard(
-        rule.outputs(num_actions),
-        observation,
-        torso=agent.torso,
-        hidden=agent.hidden,
-        filters=agent.filters,
-        action_lstm=agent.action_lstm,
-        action_hidden=agent.action_hidden,
-        core=agent.core,
-    )
+    network = network_of(agent, rule.outputs(num_actions), observation)
     optimisation = Optimisation(learning_rate=agent.learning_rate, adam_epsilon=agent.adam_epsilon)
     rule = dataclasses.replace(rule, discount=agent.discount)
     return Learner(rule, network, optimisation.optimizer(), num_actions, mixed_mode=mixed_mode)

@@ -4,15 +4,17 @@ It plays with random actions and compares what it sees with what was declared, w
 again, and with one environment played on its own, step by step.
 """
 
+from numbers import Integral
+
 import jax
 
 from discorl.envs.base import Environment
 from discorl.envs.conformance.findings import Finding, describe, judge, raised
 from discorl.envs.conformance.host import check_host
-from discorl.envs.conformance.native import check_native
+from discorl.envs.conformance.native import check_native, check_types
 from discorl.envs.host.base import HostEnvironment
 
-__all__ = ["Finding", "check", "describe"]
+__all__ = ["Finding", "check", "check_declaration", "describe"]
 
 
 def check(
@@ -30,22 +32,30 @@ def check(
         what each check found; checks that need an earlier one to pass are left out if it fails.
         What an environment raises is a finding, too.
     """
+    findings = check_declaration(environment)
+    if not all(finding.ok for finding in findings):
+        return findings
+    if isinstance(environment, Environment):
+        return [*findings, *check_native(environment, steps, count, seed)]
+    return [*findings, *check_host(environment, steps, count, seed)]
+
+
+def check_declaration(environment: Environment | HostEnvironment) -> list[Finding]:
+    """Checks what can be told without playing, for which nothing is compiled."""
     try:
         declared = _declaration(environment)
     except Exception as error:  # of a property
         return [Finding("declaration", False, raised("it", error))]
-    if not declared.ok:
+    if not declared.ok or not isinstance(environment, Environment):
         return [declared]
-    if isinstance(environment, Environment):
-        return [declared, *check_native(environment, steps, count, seed)]
-    return [declared, *check_host(environment, steps, count, seed)]
+    return [declared, check_types(environment)]
 
 
 def _declaration(environment: Environment | HostEnvironment) -> Finding:
     actions, observation = environment.num_actions, environment.observation
     leaves = jax.tree.leaves(observation)
     problems = []
-    if not isinstance(actions, int) or actions < 1:
+    if not isinstance(actions, Integral) or actions < 1:
         problems.append(f"num_actions is {actions!r}; expected a positive int")
     if not leaves or not all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         problems.append(f"observation is {observation!r}; expected jax.ShapeDtypeStruct leaves")

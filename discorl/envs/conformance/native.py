@@ -23,10 +23,9 @@ from discorl.types import Key, PyTree
 def check_native(environment: Environment, steps: int, count: int, seed: int) -> list[Finding]:
     """Plays, plays the same again, and plays one environment step by step."""
     try:
-        types = check_types(environment)
-        return [types, *_played(environment, steps, count, seed)] if types.ok else [types]
+        return _played(environment, steps, count, seed)
     except _Failed as failed:
-        return [Finding("types", False, str(failed))]
+        return [Finding("play", False, str(failed))]
 
 
 class _Failed(Exception):
@@ -57,6 +56,13 @@ def _played(environment: Environment, steps: int, count: int, seed: int) -> list
 
 def check_types(environment: Environment) -> Finding:
     """Reset and step return what is declared, and a state can be carried through a loop."""
+    try:
+        return _types(environment)
+    except _Failed as failed:
+        return Finding("types", False, str(failed))
+
+
+def _types(environment: Environment) -> Finding:
     key, scalar = jax.random.key(0), jax.ShapeDtypeStruct((), jnp.int32)
     begun = _call("reset", jax.eval_shape, environment.reset, key)
     if not isinstance(begun, tuple) or len(begun) != 2:

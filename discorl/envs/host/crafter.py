@@ -26,7 +26,7 @@ def names() -> Sequence[str]:
 
 
 def make(
-    item: str = "reward", *, size: int = 64, length: int = _FULL_LENGTH, workers: int = 0
+    item: str, *, size: int = 64, length: int = _FULL_LENGTH, workers: int = 0
 ) -> HostEnvironment:
     """The task.
 

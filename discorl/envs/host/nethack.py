@@ -36,9 +36,7 @@ def names() -> Sequence[str]:
     return [name for name in gymnasium.registry if name.startswith("NetHack")]
 
 
-def make(
-    item: str = "NetHackChallenge-v0", *, max_steps: int = 100_000, workers: int = 0
-) -> HostEnvironment:
+def make(item: str, *, max_steps: int = 100_000, workers: int = 0) -> HostEnvironment:
     """A task.
 
     Args:

@@ -28,7 +28,7 @@ def names() -> Sequence[str]:
     return _ITEMS
 
 
-def make(item: str = _ITEMS[0], *, max_timesteps: int | None = None) -> Environment:
+def make(item: str, *, max_timesteps: int | None = None) -> Environment:
     """Builds one of the games.
 
     Args:

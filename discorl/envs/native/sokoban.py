@@ -35,7 +35,7 @@ def names() -> Sequence[str]:
     return [*_OFFLINE, *_DOWNLOADED]
 
 
-def make(item: str = "toy", *, time_limit: int = 120) -> Environment:
+def make(item: str, *, time_limit: int = 120) -> Environment:
     """Builds the game over a set of levels.
 
     Args:
