@@ -95,6 +95,13 @@ def test_suites_train_with_a_discovered_rule(name, packages, golden, tmp_path, m
         assert all(((x := result.metrics[n][ended]) >= 0).all() and (x <= 1).all() for n in rates)
 
 
+def test_games_on_other_terms_than_humans_played_have_no_scale():
+    needs("ale_py", "gymnasium")
+    assert envs.make("atari:Pong,size=42,sticky=0.25").reference() is not None
+    for setting in ("max_frames=400", "clip_rewards=true"):
+        assert envs.make(f"atari:Pong,{setting}").reference() is None
+
+
 def test_a_game_that_is_cut_shows_its_last_picture():
     needs("ale_py", "gymnasium")
     cut, whole = (

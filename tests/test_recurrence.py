@@ -363,7 +363,6 @@ def test_the_meta_gradient_goes_through_the_core():
         discoveries.assert_all_close(gradient, jax.jit(jax.grad(loss))(eta), 1e-9)
 
 
-@pytest.mark.long
 def test_a_meta_step_of_agents_with_a_core():
     config = discorl.configure_discovery(
         **discoveries.TINY | {"envs": ("memory:cues=2,delay=1..2;core=3;agents=1",)}
