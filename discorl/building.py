@@ -46,7 +46,7 @@ def build(
         UserError: the environment is not what it declares to be, or a setting does not go with it
             or with the rule.
     """
-    _check(environment, config.env)
+    check_environment(environment, config.env)
     rule, eta = rules.load(
         config.rule, file=rule_file, rules_path=config.rules_path, discount=config.discount
     )
@@ -109,10 +109,13 @@ def network_of(config: Config, spec: OutputSpec, observation: PyTree) -> Network
     )
 
 
-def _check(environment: Environment | HostEnvironment, name: str) -> None:
+def check_environment(environment: Environment | HostEnvironment, name: str) -> None:
     """Refuses an environment of somebody's own that is not what it declares to be.
 
     Nothing is compiled for that. discorl's own are left out: to trace the largest takes seconds.
+
+    Raises:
+        UserError: what it declares is wrong, or not what it does.
     """
     if type(environment).__module__.partition(".")[0] == "discorl":
         return

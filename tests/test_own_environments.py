@@ -3,14 +3,17 @@
 import sys
 import textwrap
 
+import discoveries
 import jax
 import numpy as np
 import pytest
 from clocks import Clocks
 from probes import Truncated
 
+import discorl
 from discorl import building, envs
 from discorl.config import configure
+from discorl.discovery.population import Population
 from discorl.types import UserError
 
 
@@ -239,3 +242,18 @@ def test_an_environment_that_is_not_what_it_declares_is_refused(environment, nam
     assert str(error.value).startswith("mine breaks the contract of environments: ")
     assert message in str(error.value)
     assert "discorl envs check" in str(error.value)
+
+
+def test_discovery_refuses_such_an_environment_as_well(write):
+    write(
+        "my_own.py",
+        """
+        from probes import Truncated
+
+        class Flawed(Truncated):
+            num_actions = 0
+        """,
+    )
+    config = discorl.configure_discovery(**discoveries.TINY | {"envs": ("my_own:Flawed",)})
+    with pytest.raises(UserError, match=r"my_own:Flawed breaks the contract.* num_actions is 0"):
+        Population(config, discoveries.RULE)

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from discorl import envs, specs
+from discorl.building import check_environment
 from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_agents import HostAgents
@@ -106,6 +107,7 @@ def _make_group(
     name = group.config.env
     if specs.parse(name).name not in envs.REGISTRY:
         environment = envs.make(name)
+        check_environment(environment, name)
         if isinstance(environment, HostEnvironment):
             return HostAgents(group, config, rule, environment, number)
     return _CompiledAgents(agents(group, config, rule))
