@@ -1,3 +1,5 @@
+"""The run directory: its lock, tables and checkpoints, and that nothing is lost whatever fails."""
+
 import errno
 import fcntl
 import json
