@@ -23,6 +23,7 @@ lint: $(VENV)/developers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/developers
 	$(BIN)/ruff check --fix .

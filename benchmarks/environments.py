@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from measuring import clocks, report
 
-from discorl import acting, envs, networks, rules
+from discorl import envs, networks, rules
+from discorl.agent import acting
 from discorl.envs.base import Environment
 
 NAMES = (

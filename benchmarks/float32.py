@@ -19,12 +19,13 @@ import optax
 from measuring import report
 
 import discorl
-from discorl import acting, envs
-from discorl.config import Config
+from discorl import envs
+from discorl.agent import acting
 from discorl.discovery.meta_gradient import MetaGradient
 from discorl.discovery.meta_value import MetaValue
 from discorl.rules import Disco, Sizes
-from discorl.trainers import Trainer
+from discorl.training.config import Config
+from discorl.training.trainer import Trainer
 from discorl.types import Array, Params, PyTree
 
 WINDOW, VALIDATION = 5, 32

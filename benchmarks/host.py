@@ -23,11 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 from measuring import clocks, report
 
-from discorl import building, envs, specs
-from discorl.config import PRESETS, configure
+from discorl import envs
 from discorl.envs.host import HostEnvironment
-from discorl.host_acting import HostActor
-from discorl.types import UserError
+from discorl.training import assembly
+from discorl.training.config import PRESETS, configure
+from discorl.training.host.acting import HostActor
+from discorl.types import UserError, specs
 
 SUITES = (
     "gymnasium:CartPole-v1",
@@ -53,8 +54,8 @@ def standard(environment: HostEnvironment):
     suite = environment.name.partition(":")[0]
     preset = f"{suite}_small" if f"{suite}_small" in PRESETS else suite
     config = configure(rule="actor_critic", env=environment.name, preset=preset, frame_stack=1)
-    trainer, _ = building.build(config, environment)
-    return trainer.learner.policy, building.initial_state(trainer).learner.params
+    trainer, _ = assembly.build(config, environment)
+    return trainer.learner.policy, assembly.initial_state(trainer).learner.params
 
 
 def measure(name: str, network: str, count: int, rounds: int) -> dict:

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from discorl.specs import Spec
 from discorl.types import UserError
+from discorl.types.specs import Spec
 
 SEED = 0
 

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from measuring import flops, peak_probe, report, seconds
 
 import discorl
-from discorl import learning
 from discorl.discovery.meta_gradient import MetaGradient
 from discorl.discovery.meta_value import MetaValue
 from discorl.rules import Disco
@@ -61,9 +60,9 @@ def main() -> None:
 
     validation = first(batches(1))
     plain = jax.jit(learner.update).lower(agent[0], eta, validation).compile()
-    whole, learning.PIECE_BYTES = learning.PIECE_BYTES, 2**60
+    whole, learner.PIECE_BYTES = learner.PIECE_BYTES, 2**60
     window_work = {n: flops(meta_gradient, eta, *agent, batches(n), validation) for n in (1, 2)}
-    learning.PIECE_BYTES = whole
+    learner.PIECE_BYTES = whole
     peak = peak_probe()
     rows = []
     for window in arguments.windows:

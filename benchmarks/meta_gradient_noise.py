@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from measuring import report
 
-from discorl import compilation
 from discorl.discovery import configure_discovery
 from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.loop import starting_rule
+from discorl.runs import compilation
 from discorl.types import Array, Params
 
 AGENTS, COPIED = 8, 3

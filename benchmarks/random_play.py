@@ -14,7 +14,7 @@ from measuring import report
 
 from discorl import envs
 from discorl.envs import Environment
-from discorl.evaluation import mean_interval
+from discorl.training.evaluation import mean_interval
 
 MAX_STEPS = 10_000
 

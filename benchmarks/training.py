@@ -18,15 +18,16 @@ import jax
 import jax.numpy as jnp
 from measuring import report, seconds
 
-from discorl import building, envs
-from discorl.config import configure
+from discorl import envs
+from discorl.training import assembly
+from discorl.training.config import configure
 
 
 def overhead(rule: str, updates: int, repeats: int) -> dict:
     """Seconds an update of the whole loop, and of learning alone."""
     config = configure(rule=rule, env="catch")
-    trainer, eta = building.build(config, envs.make(config.env))
-    state = building.initial_state(trainer)
+    trainer, eta = assembly.build(config, envs.make(config.env))
+    state = assembly.initial_state(trainer)
     run = jax.jit(trainer.run)
     learn = jax.jit(trainer.learner.update)
     state, _ = run(state, eta, jnp.int32(2))

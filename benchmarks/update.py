@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from measuring import flops, peak_probe, report, seconds
 
 import discorl
-from discorl import learning
+from discorl.agent import learner as learner_module
 from discorl.types import Trajectory
 
 LENGTH, BATCH, SIDE = 28, 64, 8
@@ -42,9 +42,9 @@ def measure(rule_name: str, num_actions: int, repeats: int) -> dict:
     arguments = (state, eta, example_batch(num_actions))
     update = jax.jit(learner.update).lower(*arguments).compile()
     # In one piece, for the count only: pieces are a loop too.
-    whole, learning.PIECE_BYTES = learning.PIECE_BYTES, 2**60
+    whole, learner_module.PIECE_BYTES = learner_module.PIECE_BYTES, 2**60
     work = flops(learner.update, *arguments)
-    learning.PIECE_BYTES = whole
+    learner_module.PIECE_BYTES = whole
     peak = peak_probe()
     rounds = [(seconds(lambda: update(*arguments)), peak()) for _ in range(repeats)]
     best, best_peak = min(r[0] for r in rounds), max(r[1] for r in rounds)

@@ -1,19 +1,19 @@
 """Train agents with discovered reinforcement-learning rules, and discover new ones, in JAX."""
 
 from discorl import networks
+from discorl.agent.learner import Learner, LearnerState
+from discorl.agent.optimiser import Optimisation
 from discorl.comparison import compare
-from discorl.config import PRESETS, Config, configure
 from discorl.discovery import DiscoverConfig, DiscoverResult, configure_discovery, discover
 from discorl.envs import Environment, Step
 from discorl.envs import make as make_environment
-from discorl.evaluation import Evaluation, evaluate
-from discorl.learning import Learner, LearnerState
 from discorl.networks import Network
-from discorl.optimisation import Optimisation
-from discorl.results import TrainResult
 from discorl.rules import Rule
 from discorl.rules import load as load_rule
 from discorl.training import train
+from discorl.training.config import PRESETS, Config, configure
+from discorl.training.evaluation import Evaluation, evaluate
+from discorl.training.result import TrainResult
 from discorl.types import OutputSpec, Trajectory, UserError
 
 __version__ = "0.1.0"

@@ -10,7 +10,7 @@ import numpy as np
 from discorl.envs.host import HostEnvironment, HostStep, HostVector
 from discorl.envs.host.base import seeds_from
 from discorl.envs.host.serial import SerialVector
-from discorl.host_acting import HostActor
+from discorl.training.host.acting import HostActor
 
 KEY = jax.random.key(5)
 LIFE, LIMIT = 3, 4

@@ -15,7 +15,7 @@ from discorl import cli
 from discorl.discovery import loop
 from discorl.discovery.population import Population
 from discorl.discovery.scoring import Scoring
-from discorl.rules import weights
+from discorl.rules.files import weights
 
 # So eager that what they earn depends on the rule soon.
 EAGER = "learning_rate=0.5"

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.golden_cases import cast
 from discorl.networks import standard
 from discorl.types import Trajectory
+from discorl.verification.cases import cast
 
 ACTIONS = 3
 OBSERVATION = jax.ShapeDtypeStruct((2,), jnp.float64)

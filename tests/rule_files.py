@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from discorl.cli.rules import COMMANDS
-from discorl.rules import library, weights
+from discorl.rules.files import library, weights
 
 SMALL = Path(__file__).parent / "golden" / "small" / "meta_network.npz"
 CONTENT = SMALL.read_bytes()

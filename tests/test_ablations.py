@@ -12,10 +12,11 @@ from test_disco import RULE, SIZES, STEPS, case, state_of
 
 import discorl
 from discorl import rules
-from discorl.golden_cases import cast
-from discorl.rules import Disco, weights
+from discorl.rules import Disco
 from discorl.rules.disco import ABLATIONS
+from discorl.rules.files import weights
 from discorl.types import UserError
+from discorl.verification.cases import cast
 
 EVERYTHING = {
     *(f"{whose} {name}" for whose in ("online", "target") for name in ("logits", "y", "z", "q")),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from probes import Mortal, Obedient, Truncated
 
-from discorl import acting
+from discorl.agent import acting
 from discorl.envs.base import Environment, Step
 from discorl.envs.catch import Catch, CatchState
 from discorl.types import Trajectory, UserError

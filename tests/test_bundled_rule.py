@@ -6,9 +6,9 @@ from conftest import TESTS
 
 import discorl
 from discorl import cli
-from discorl.config import DEFAULT_RULE
 from discorl.discovery.config import DiscoverConfig
-from discorl.rules import library, weights
+from discorl.rules.files import library, weights
+from discorl.training.config import DEFAULT_RULE
 
 
 def test_its_file_says_where_it_comes_from():

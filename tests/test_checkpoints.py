@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from discorl import checkpoints
-from discorl.files import remove_leftovers, write_atomically
+from discorl.runs import checkpoints
+from discorl.runs.files import remove_leftovers, write_atomically
 from discorl.types import UserError
 
 NUMPY_DTYPES = [np.bool_, np.int8, np.uint8, np.int64, np.float16, np.float32, np.float64]

@@ -12,8 +12,8 @@ from PIL import Image
 
 import discorl
 from discorl import cli
-from discorl.config import configure
 from discorl.runs import Run
+from discorl.training.config import configure
 
 TRAIN = [
     "--rule=actor_critic",

@@ -15,7 +15,9 @@ from comparisons import TINY
 
 import discorl
 from discorl import cli
-from discorl.comparison import load, report, run_report
+from discorl.comparison import load
+from discorl.reports import comparison
+from discorl.reports import run as run_page
 from discorl.types import UserError
 
 
@@ -53,7 +55,7 @@ def test_a_comparison(tiny):
             continue
         metrics = discorl.runs.Run.open(results.path / cell.folder, read_only=True).metrics()
         for seed, value in zip(content["seeds"], content["returns"], strict=True):
-            expected = discorl.results.recent_return(metrics, seed)
+            expected = discorl.training.result.recent_return(metrics, seed)
             assert value == expected
         random, optimal = -1 / 3, 1.0  # of 3x3 Catch: one in three, and all
         scores = (np.array(content["returns"]) - random) / (optimal - random)
@@ -63,7 +65,7 @@ def test_a_comparison(tiny):
         assert content["seconds"] > 0
         assert not (results.path / cell.folder / "checkpoints").exists()
     assert results.chosen["policy_gradient", "catch"] == 0.02
-    assert report.write(results).exists()
+    assert comparison.write(results).exists()
 
 
 def test_one_program_serves_all_learning_rates(tmp_path, caplog):
@@ -175,7 +177,7 @@ def test_a_discovery_is_drawn_along_meta_steps(tmp_path):
     trained = tmp_path / "trained"
     with discorl.runs.Run.create(trained, {"rule": "ppo", "env": "catch"}, "train") as run:
         run.log([{"update": i, "seed": 0, "return": 1.0, "steps": 20 * i} for i in (1, 2)])
-    text = run_report.write([path, trained], tmp_path / "index.html").read_text()
+    text = run_page.write([path, trained], tmp_path / "index.html").read_text()
     data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
     charts = {(chart["title"], chart["x_label"]): chart["lines"] for chart in data["charts"]}
     assert {name for name in charts if charts[name][0]["series"] == 0} == {

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 from comparisons import COMMAND, fabricate
 
-from discorl.comparison import report
+from discorl.reports import comparison
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -93,7 +93,7 @@ def results(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(results):
-    return report.write(results)
+    return comparison.write(results)
 
 
 def test_page_in_a_browser(results, page, tmp_path):

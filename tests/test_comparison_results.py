@@ -8,10 +8,11 @@ from comparisons import fabricate, record, write
 
 import discorl
 from discorl import cli
-from discorl.comparison import configure_comparison, load, report, work
+from discorl.comparison import configure_comparison, load, work
 from discorl.comparison.cells import curve
 from discorl.comparison.results import final_cells, sweep_cells
 from discorl.comparison.scales import Scale
+from discorl.reports import comparison
 
 
 def test_order_of_cells():
@@ -115,7 +116,7 @@ def test_returns_as_they_are(tmp_path, capsys):
     results = fabricate(path, environments=["probes:ConstantReward"])
     assert not results.normalised
     assert list(results.aggregates["ppo"]) == ["iqm", "median", "mean"]
-    text = report.write(results).read_text()
+    text = comparison.write(results).read_text()
     assert "returns as they are" in text
     assert "IQM of return per episode" in text
     with pytest.raises(SystemExit):
@@ -129,7 +130,7 @@ def test_returns_as_they_are(tmp_path, capsys):
         assert word not in told
         assert word not in text
     results = fabricate(tmp_path / "other")
-    text = report.write(results).read_text()
+    text = comparison.write(results).read_text()
     assert "normalised score" in text
     assert "Optimality gap" in text
     assert "returns as they are" not in text
@@ -156,7 +157,7 @@ def test_unfinished_rules_do_not_hide_the_others(tmp_path):
     results = load(tmp_path / "run")
     assert results.rules == ["actor_critic", "policy_gradient"]
     assert len(results.tasks) == 2
-    assert "out of memory" in report.write(results).read_text()
+    assert "out of memory" in comparison.write(results).read_text()
 
 
 def test_curve_by_hand():

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import reference
 
-from discorl import returns
-from discorl.golden_cases import cast
-from discorl.rules import Disco, Sizes, weights
+from discorl.rules import Disco, Sizes, returns
+from discorl.rules.files import weights
 from discorl.types import Trajectory
+from discorl.verification.cases import cast
 
 SIZES = Sizes(
     prediction=4,

@@ -29,7 +29,7 @@ from discoveries import (
 import discorl
 from discorl.discovery import loop
 from discorl.discovery.population import Population
-from discorl.rules import weights
+from discorl.rules.files import weights
 from discorl.types import UserError
 
 

@@ -9,9 +9,9 @@ import optax
 import pytest
 from learners import ACTIONS, OBSERVATION, fresh, network_for, random_trajectory
 
-from discorl.learning import Learner, LearnerState
+from discorl.agent.learner import Learner, LearnerState
+from discorl.agent.optimiser import Optimisation
 from discorl.networks import Network
-from discorl.optimisation import Optimisation
 from discorl.rules import PPO, Rule
 from discorl.types import OutputSpec
 

@@ -8,7 +8,7 @@ import pytest
 
 import discorl
 from discorl.envs import Catch
-from discorl.evaluation import evaluate, mean_interval
+from discorl.training.evaluation import evaluate, mean_interval
 
 TINY = {"updates": 2, "hidden": (8,), "environments": 2, "batch": 2}
 

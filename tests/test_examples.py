@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from discorl import cli
-from discorl.rules import weights
+from discorl.rules.files import weights
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from family_samples import ALL, KEY, every_family, pick, same, sampled
 
-from discorl import acting, envs
+from discorl import envs
+from discorl.agent import acting
 from discorl.envs import families
 from discorl.envs.families.base import Member
 from discorl.envs.families.chain import Chain
 from discorl.envs.families.grid import Grid
 from discorl.envs.families.memory import Memory
-from discorl.specs import Range
 from discorl.types import UserError
+from discorl.types.specs import Range
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -15,7 +15,7 @@ from discorl.envs.families.grid import Grid, GridParameters, GridState
 from discorl.envs.families.memory import Memory, MemoryParameters, MemoryState
 from discorl.envs.families.tabular import Tabular, TabularParameters, TabularState
 from discorl.envs.families.windy_catch import WindyCatch, WindyCatchParameters, WindyCatchState
-from discorl.specs import Range
+from discorl.types.specs import Range
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 STAY, UP, DOWN, LEFT, RIGHT = range(5)

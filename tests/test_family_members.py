@@ -18,7 +18,7 @@ from discorl.envs.families.grid import Grid, GridParameters
 from discorl.envs.families.memory import Memory
 from discorl.envs.families.tabular import Tabular
 from discorl.envs.families.windy_catch import WindyCatch
-from discorl.specs import Range
+from discorl.types.specs import Range
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 # The same sizes, so that compiled programs serve both, and other members.

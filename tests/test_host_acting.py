@@ -8,10 +8,12 @@ import pytest
 from clocks import KEY, LIFE, LIMIT, Clocks, check_convention, count_frames, rollouts
 
 import discorl
-from discorl import building, frames, host_acting
+from discorl.agent import frames
+from discorl.agent.frames import Frames
 from discorl.envs.host import HostStep
-from discorl.frames import Frames
-from discorl.host_tape import Standing, Tape
+from discorl.training import assembly
+from discorl.training.host import acting
+from discorl.training.host.rollout import Standing, Tape
 
 # --- trajectories ---------------------------------------------------------------------------------
 
@@ -80,7 +82,7 @@ def test_logits_and_actions_are_those_of_the_policy():
 
 
 def test_example_has_the_shapes_of_a_rollout():
-    like = host_acting.example(Clocks(), 2, 5, 3)
+    like = acting.example(Clocks(), 2, 5, 3)
     real = rollouts(Clocks(), number=1, frame_stack=3)[0].trajectory
     assert jax.tree.map(lambda x: (x.shape, x.dtype), like) == jax.tree.map(
         lambda x: (x.shape, x.dtype), real
@@ -113,8 +115,8 @@ def test_stacks_of_native_environments():
     config = discorl.configure(
         environments=4, batch=4, unroll=9, frame_stack=size, hidden=(4,), replay_fraction=0.0
     )
-    trainer, _ = building.build(config, environment)
-    state = building.initial_state(trainer)
+    trainer, _ = assembly.build(config, environment)
+    state = assembly.initial_state(trainer)
     _, fresh, _ = jax.jit(trainer.act)(state.learner.params, state.actor, KEY)
     stacks = np.asarray(frames.expand(fresh.observation, size))
     width = environment.observation.shape[0]

@@ -13,9 +13,9 @@ import discorl
 from discorl import envs
 from discorl.envs import conformance
 from discorl.envs.host import EnvironmentFailure, WorkerVector, seeds_from
-from discorl.evaluation import evaluate
-from discorl.host_acting import HostActor
-from discorl.rules import weights
+from discorl.rules.files import weights
+from discorl.training.evaluation import evaluate
+from discorl.training.host.acting import HostActor
 from discorl.types import UserError
 
 SMALL = {

@@ -8,11 +8,11 @@ import pytest
 from clocks import LIFE, LIMIT, TINY, Clock, Clocks
 
 import discorl
-from discorl import building
 from discorl.envs import conformance
-from discorl.evaluation import evaluate
-from discorl.results import row_of
-from discorl.rules import weights
+from discorl.rules.files import weights
+from discorl.training import assembly
+from discorl.training.evaluation import evaluate
+from discorl.training.result import row_of
 from discorl.types import UserError
 
 
@@ -25,8 +25,8 @@ def trained(tmp_path_factory):
 def test_a_run_is_acting_and_learning_in_turns_one_update_behind(trained):
     """The pipeline, played by hand without any threads."""
     config = trained.config
-    trainer, eta = building.build(config, Clocks())
-    state = building.initial_state(trainer)
+    trainer, eta = assembly.build(config, Clocks())
+    state = assembly.initial_state(trainer)
     seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
     actor = trainer.actor(seed)
     learner, buffer, key = state.learner, state.replay, state.key

@@ -9,11 +9,11 @@ import pytest
 from discoveries import CONFIG, ETA, RULE, TINY, assert_same
 
 import discorl
-from discorl import returns
 from discorl.discovery import imitation
 from discorl.discovery.meta_gradient import LEAST, TEMPER, improved_policy
 from discorl.discovery.population import Population
-from discorl.rules import weights
+from discorl.rules import returns
+from discorl.rules.files import weights
 from discorl.types import Trajectory, UserError
 
 

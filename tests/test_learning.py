@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learners import ACTIONS, OBSERVATION, fresh, network_for, random_trajectory
 
-from discorl import learning
-from discorl.golden_cases import cast
-from discorl.learning import Learner
+from discorl.agent import learner as learner_module
+from discorl.agent.learner import Learner
 from discorl.networks import Network
-from discorl.returns import take_action
 from discorl.rules import PPO, ActorCritic, Disco, PolicyGradient, Sizes
+from discorl.rules.returns import take_action
 from discorl.types import Trajectory
+from discorl.verification.cases import cast
 
 pytestmark = pytest.mark.usefixtures("float64")
 SIZES = Sizes(
@@ -142,7 +142,8 @@ def test_cutting_into_pieces_changes_nothing(monkeypatch):
     trajectory = random_trajectory(2, steps=4, batch=2)
     expected, metrics, _ = update(state, eta, trajectory)
     row_bytes = ACTIONS * 5 * 8
-    monkeypatch.setattr(learning, "PIECE_BYTES", 3 * row_bytes)  # 10 rows in pieces of 4, 4 and 2
+    # 10 rows in pieces of 4, 4 and 2.
+    monkeypatch.setattr(learner_module, "PIECE_BYTES", 3 * row_bytes)
     assert learner._pieces((jnp.zeros((10, 3)),)) == 3
     computed, piece_metrics = jax.jit(lambda *given: learner.update(*given))(state, eta, trajectory)
     assert_close(computed.params, expected.params)

@@ -9,14 +9,14 @@ import optax
 import pytest
 from discoveries import assert_all_close, assert_same
 
+from discorl.agent.learner import Learner
+from discorl.agent.optimiser import Optimisation
 from discorl.discovery.meta_gradient import MetaGradient, Update
 from discorl.discovery.meta_value import MetaValue
-from discorl.golden_cases import cast
-from discorl.learning import Learner
 from discorl.networks import standard
-from discorl.optimisation import Optimisation
 from discorl.rules import Disco, Sizes
 from discorl.types import Trajectory
+from discorl.verification.cases import cast
 
 ACTIONS, UPDATES = 2, 3
 

@@ -9,8 +9,8 @@ import discorl
 from discorl import envs
 from discorl.envs import conformance
 from discorl.envs.suites import SUITES
-from discorl.evaluation import evaluate
-from discorl.rules import weights
+from discorl.rules.files import weights
+from discorl.training.evaluation import evaluate
 from discorl.types import UserError
 
 KEY = jax.random.key(5)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import reference
 
-from discorl.learning import Learner
+from discorl.agent.learner import Learner
+from discorl.agent.optimiser import Optimisation
 from discorl.networks import Network, check_outputs, parts_of, standard
-from discorl.optimisation import Optimisation
 from discorl.rules import ActorCritic
 from discorl.types import OutputSpec, UserError
 

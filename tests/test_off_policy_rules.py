@@ -12,11 +12,11 @@ import reference
 from test_hand_made_rules import ACTIONS, BATCH, STEPS, experience, learnable_steps
 
 import discorl
-from discorl import building
 from discorl.envs.base import Step
-from discorl.golden_cases import cast
 from discorl.rules import Muesli, QLambda
+from discorl.training import assembly
 from discorl.types import UserError
+from discorl.verification.cases import cast
 
 Q_LAMBDA = QLambda(discount=0.9, lambda_=0.8)
 MUESLI = Muesli(discount=0.9, lambda_=0.8, clip=0.6, cmpo_cost=0.7, model_cost=0.4, q_cost=0.3)
@@ -311,7 +311,7 @@ SETTINGS = {
 def trained(rule):
     """What the network says at the three observations of `Fork`, and the learner's policy."""
     result = discorl.train(rule=rule, environment=Fork(), **SETTINGS)
-    learner = building.build(result.config, Fork())[0].learner
+    learner = assembly.build(result.config, Fork())[0].learner
     params = result.state.learner.params
     outputs = learner.network.apply(params, jnp.eye(3))
     return outputs, reference.softmax(np.asarray(learner.policy(params, jnp.eye(3))[0]))

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from discorl.optimisation import Optimisation, scale_by_adam, with_learning_rate
+from discorl.agent.optimiser import Optimisation, scale_by_adam, with_learning_rate
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -11,9 +11,10 @@ from clocks import Clocks
 from probes import Truncated
 
 import discorl
-from discorl import building, envs
-from discorl.config import configure
+from discorl import envs
 from discorl.discovery.population import Population
+from discorl.training import assembly
+from discorl.training.config import configure
 from discorl.types import UserError
 
 
@@ -235,10 +236,10 @@ OTHER_SHAPE = jax.ShapeDtypeStruct((7,), np.float32)
 )
 def test_an_environment_that_is_not_what_it_declares_is_refused(environment, name, value, message):
     config = configure(rule="actor_critic", env="mine")
-    building.build(config, environment())
+    assembly.build(config, environment())
     flawed = type("Flawed", (environment,), {name: value, "__module__": __name__})
     with pytest.raises(UserError) as error:
-        building.build(config, flawed())
+        assembly.build(config, flawed())
     assert str(error.value).startswith("mine breaks the contract of environments: ")
     assert message in str(error.value)
     assert "discorl envs check" in str(error.value)

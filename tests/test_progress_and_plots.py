@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from discorl import plots
-from discorl.progress import Progress
+from discorl.runs import curves
+from discorl.runs.progress import Progress
 from discorl.types import UserError
 
 END = "<end>"
@@ -174,7 +174,7 @@ def blue_pixels(path):
 )
 def test_curve_shows_something(tmp_path, metrics):
     metrics["return"][-1] = 1.0
-    plots.learning_curve(tmp_path / "curve.png", metrics, title="catch")
+    curves.learning_curve(tmp_path / "curve.png", metrics, title="catch")
     assert blue_pixels(tmp_path / "curve.png") > 20
     assert [file.name for file in tmp_path.iterdir()] == ["curve.png"]
 
@@ -188,7 +188,7 @@ def test_curve_shows_something(tmp_path, metrics):
 def test_curve_of_nothing_says_so(tmp_path, metrics):
     if metrics:
         metrics["return"] = np.full(len(metrics["update"]), np.nan)
-    plots.learning_curve(tmp_path / "curve.png", metrics, title="catch")
+    curves.learning_curve(tmp_path / "curve.png", metrics, title="catch")
     assert blue_pixels(tmp_path / "curve.png") == 0
     assert (picture(tmp_path / "curve.png") < 128).any()
 
@@ -222,38 +222,38 @@ def shares(path, colours):
 def test_curve_of_a_discovery_shows_every_environment(tmp_path, num_updates):
     file = tmp_path / "curve.png"
     environments = ["a", "b;hidden=2", "b;hidden=3", "c", "d", "never"]
-    plots.discovery_curve(file, *discovery_columns(num_updates, environments), title="discovery")
+    curves.discovery_curve(file, *discovery_columns(num_updates, environments), title="discovery")
     # The fourth and fifth colours are those of environments alone; the sixth has nothing to show.
-    seen = shares(file, plots._COLOURS[:6])
+    seen = shares(file, curves._COLOURS[:6])
     assert min(seen[:5]) > 20
     assert seen[5] == 0
 
 
 @pytest.mark.filterwarnings("error")
 def test_curve_of_a_discovery_without_anything_or_with_too_many(tmp_path):
-    plots.discovery_curve(tmp_path / "none.png", {}, {}, title="discovery")
+    curves.discovery_curve(tmp_path / "none.png", {}, {}, title="discovery")
     assert blue_pixels(tmp_path / "none.png") == 0
     many = discovery_columns(9, [f"environment_{i}" for i in range(20)])
-    plots.discovery_curve(tmp_path / "many.png", *many, title="discovery")
-    assert min(shares(tmp_path / "many.png", plots._COLOURS)) > 20
+    curves.discovery_curve(tmp_path / "many.png", *many, title="discovery")
+    assert min(shares(tmp_path / "many.png", curves._COLOURS)) > 20
 
 
 def test_curve_names_the_missing_column(tmp_path):
     with pytest.raises(UserError, match=re.escape("no column 'regret'; they have ['return', ")):
-        plots.learning_curve(tmp_path / "curve.png", columns(3), title="catch", y="regret")
+        curves.learning_curve(tmp_path / "curve.png", columns(3), title="catch", y="regret")
 
 
 def test_curve_leaves_the_global_state_of_matplotlib_alone(tmp_path):
     before = dict(matplotlib.rcParams)
-    plots.learning_curve(tmp_path / "curve.png", columns(5), title="catch")
+    curves.learning_curve(tmp_path / "curve.png", columns(5), title="catch")
     assert dict(matplotlib.rcParams) == before
 
 
 def test_running_mean_skips_what_is_missing():
     values = np.array([[np.nan, 2.0, 4.0, np.nan, np.nan, 9.0]])
     expected = [[np.nan, 2.0, 3.0, 4.0, np.nan, 9.0]]
-    np.testing.assert_allclose(plots._running_mean(values, 2), expected)
-    np.testing.assert_allclose(plots._running_mean(values, 6)[:, -1], [5.0])
+    np.testing.assert_allclose(curves._running_mean(values, 2), expected)
+    np.testing.assert_allclose(curves._running_mean(values, 6)[:, -1], [5.0])
 
 
 def test_seeds_are_aligned_by_update():
@@ -263,6 +263,6 @@ def test_seeds_are_aligned_by_update():
         "steps": np.array([20, 10, 10]),
         "return": np.array([0.2, 0.1, np.inf]),
     }
-    along, values = plots._by_seed(metrics, "steps", "return")
+    along, values = curves._by_seed(metrics, "steps", "return")
     assert along.tolist() == [10, 20]
     np.testing.assert_array_equal(values, [[0.1, 0.2], [np.nan, np.nan]])

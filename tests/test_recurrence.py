@@ -15,13 +15,14 @@ import test_meta_gradient
 from probes import Mortal
 
 import discorl
-from discorl import acting, building, training
+from discorl.agent import acting
+from discorl.agent.learner import Learner
+from discorl.agent.optimiser import Optimisation
 from discorl.discovery.agents import Agents
-from discorl.evaluation import evaluate
-from discorl.learning import Learner
 from discorl.networks import Network, Recurrence, standard
-from discorl.optimisation import Optimisation
 from discorl.rules import PPO, ActorCritic
+from discorl.training import assembly, loop
+from discorl.training.evaluation import evaluate
 from discorl.types import OutputSpec, Trajectory, UserError
 
 KEY = jax.random.key(7)
@@ -101,7 +102,7 @@ def native_rollouts():
 
 @functools.cache
 def host_rollouts(resets_cost):
-    trainer, _ = building.build(
+    trainer, _ = assembly.build(
         discorl.configure(
             **clocks.TINY | {"unroll": T, "frame_stack": 1, "replay_fraction": 0.0, "batch": 2},
             core=CORE,
@@ -109,7 +110,7 @@ def host_rollouts(resets_cost):
         clocks.Clocks(resets_cost=resets_cost),
     )
     learner = trainer.learner
-    params = enlarged(building.initial_state(trainer).learner.params)
+    params = enlarged(assembly.initial_state(trainer).learner.params)
     actor = trainer.actor(0)
     actor.start(params)
     parts = [actor.rollout(params, jax.random.fold_in(KEY, i)).trajectory for i in range(6)]
@@ -301,7 +302,7 @@ def test_a_resumed_run_with_a_core_is_the_same_bit_for_bit(trained, tmp_path, mo
     few = MEMORY | {"updates": 5, "checkpoint_every": 2, "core": 16}  # ends amid episodes
     whole = discorl.train(**few, out=tmp_path / "whole")
     assert any(np.any(x) for x in jax.tree.leaves(whole.state.actor.core))
-    monkeypatch.setattr(training, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
     stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
     assert not discorl.train(**few, out=tmp_path / "cut", on_rows=stop).finished
     again = discorl.train(resume=tmp_path / "cut")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discorl import replay
+from discorl.agent import replay
 from discorl.types import Trajectory, UserError
 
 LENGTH = 3

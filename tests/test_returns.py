@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discorl import returns
+from discorl.rules import returns
 
 LAMBDA = 0.9
 STEPS, BATCH = 9, 4

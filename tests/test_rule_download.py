@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rule_files import CONTENT, SHA256, run
 
-from discorl.rules import library
+from discorl.rules.files import library
 from discorl.types import UserError
 
 pytestmark = pytest.mark.usefixtures("own_library")
@@ -212,7 +212,7 @@ def test_fetch_offline_says_where_to_put_the_file(rule_cache):
 
 
 def test_fetch_gives_up_on_silence(monkeypatch):
-    monkeypatch.setattr("discorl.rules.download._TIMEOUT", 0.05)
+    monkeypatch.setattr("discorl.rules.files.download._TIMEOUT", 0.05)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rule_files import CONTENT, SHA256, SMALL, another_rule, run
 
-from discorl.rules import library, weights
+from discorl.rules.files import library, weights
 from discorl.types import UserError
 
 pytestmark = pytest.mark.usefixtures("own_library")

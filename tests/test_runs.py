@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from discorl import checkpoints
-from discorl.metrics import MetricsFile
-from discorl.runs import Run, check_source
+from discorl.runs import Run, check_source, checkpoints
+from discorl.runs.metrics import MetricsFile
 from discorl.types import UserError
 
 CONFIG = {"env": "catch", "updates": 10, "rates": (0.1, 0.2)}

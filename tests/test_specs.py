@@ -3,9 +3,8 @@ from typing import Any, Literal
 
 import pytest
 
-from discorl import specs
-from discorl.specs import Range, Spec
-from discorl.types import UserError
+from discorl.types import UserError, specs
+from discorl.types.specs import Range, Spec
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,9 +16,9 @@ import probes
 import pytest
 
 import discorl
-from discorl import building, memory, training
 from discorl.envs import Catch
-from discorl.rules import weights
+from discorl.rules.files import weights
+from discorl.training import assembly, capacity, loop
 from discorl.types import UserError
 
 HAND_MADE = ("actor_critic", "policy_gradient", "ppo")
@@ -63,7 +63,7 @@ def learned_values(rule, environment, observations, discount, **more):
         "discount": discount,
     }
     result = discorl.train(environment=environment, **settings | more)
-    trainer, _ = building.build(result.config, environment)
+    trainer, _ = assembly.build(result.config, environment)
     apply = trainer.learner.network.apply
     return np.asarray(apply(result.state.learner.params, jnp.asarray(observations))["value"])
 
@@ -176,11 +176,11 @@ def test_a_run_is_a_function_of_its_settings(tiny_run):
 
 
 def test_the_length_of_calls_changes_nothing(tiny_run, monkeypatch):
-    monkeypatch.setattr(training, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
     rows = []
     one_by_one = discorl.train(**TINY, on_rows=rows.append)
     assert [len(r) for r in rows] == [1] * 12
-    monkeypatch.setattr(training, "CALL_SECONDS", 1000.0)
+    monkeypatch.setattr(loop, "CALL_SECONDS", 1000.0)
     rows.clear()
     at_once = discorl.train(**TINY, on_rows=rows.append)
     assert [len(r) for r in rows] == [1, 5, 6]
@@ -325,7 +325,7 @@ def test_resuming_a_finished_run_gives_its_results(tmp_path, tiny_run):
 
 def test_checkpoints_stay_at_their_multiples_after_a_stop(tmp_path, monkeypatch):
     run = tmp_path / "run"
-    monkeypatch.setattr(training, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
     stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
     assert not discorl.train(**TINY, out=run, on_rows=stop).finished
     assert checkpoints_of(run) == ["00000001.npz"]
@@ -371,16 +371,16 @@ def test_a_replay_that_does_not_fit_is_refused(tmp_path, monkeypatch):
     # Atari's frames: 29 moments and 3 before them, 84 x 84 bytes each, in 60,689 trajectories.
     config = discorl.configure(env="atari:Pong")
     frames = jax.ShapeDtypeStruct((config.replay, 32, 84, 84), jnp.uint8)
-    monkeypatch.setattr(memory, "available", lambda: 2**30)
+    monkeypatch.setattr(capacity, "available", lambda: 2**30)
     with pytest.raises(UserError, match=r"take 12.8 GiB, and 1.0 GiB .* `--preset atari_small`"):
-        memory.check_replay(config, frames)
-    monkeypatch.setattr(memory, "available", lambda: 13 * 2**30)
-    memory.check_replay(config, frames)
-    memory.check_replay(config, None)
+        capacity.check_replay(config, frames)
+    monkeypatch.setattr(capacity, "available", lambda: 13 * 2**30)
+    capacity.check_replay(config, frames)
+    capacity.check_replay(config, None)
 
 
 def test_memory_is_read():
-    assert 2**20 < memory.available() < 2**50
+    assert 2**20 < capacity.available() < 2**50
 
 
 def test_settings_come_from_one_place():

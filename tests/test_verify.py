@@ -15,7 +15,7 @@ import reference
 
 from discorl import cli
 from discorl.types import UserError
-from discorl.verify import verify
+from discorl.verification import verify
 
 RULE_FILES = ("rule_small.npz", "rule_wide.npz")
 LEARNER_FILE = "learner_steps.npz"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rule_files import SMALL
 
-from discorl.rules import weights
+from discorl.rules.files import weights
 from discorl.types import UserError
 
 META_RNN = "lstm/~/meta_lstm/~unroll/"

@@ -68,7 +68,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _check(name: str, known: Any, what: str) -> None:
-    from discorl import specs
+    from discorl.types import specs
 
     if name not in known:
         raise UserError(f"no {what} {name!r}; {specs.nearest(name, known)}")

@@ -8,9 +8,10 @@ from typing import Any
 import tyro
 
 from discorl.cli.commands import Command, Result, free_directory, refuse_other_settings
-from discorl.comparison import Results, compare, configure_comparison, costs, report
+from discorl.comparison import Results, compare, configure_comparison, costs
 from discorl.comparison.config import Tuning
 from discorl.comparison.statistics import Estimate
+from discorl.reports import comparison
 
 _HEADINGS = {
     "iqm": "IQM",
@@ -91,7 +92,7 @@ def _tell(line: str) -> None:
 
 
 def _result(results: Results) -> Result:
-    written = report.write(results)
+    written = comparison.write(results)
     ok = results.finished and bool(results.aggregates)
     return Result(_data(results, written), _text(results, written), ok=ok)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import tyro
 
-from discorl import envs, specs
+from discorl import envs
 from discorl.cli.commands import Command, Result, aligned, command
 from discorl.envs import references
 from discorl.envs.families import REGISTRY as FAMILIES
-from discorl.types import UserError
+from discorl.types import UserError, specs
 
 
 def show(name: tyro.conf.Positional[str | None] = None) -> Result:

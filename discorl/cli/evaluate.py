@@ -7,7 +7,7 @@ import tyro
 
 from discorl.cli.commands import Command, Result, command
 from discorl.envs import references
-from discorl.evaluation import Evaluation, evaluate
+from discorl.training.evaluation import Evaluation, evaluate
 
 
 def evaluate_command(

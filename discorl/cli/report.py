@@ -5,8 +5,10 @@ from pathlib import Path
 import tyro
 
 from discorl.cli.commands import Command, Result, command
-from discorl.comparison import load, report, run_report
+from discorl.comparison import load
 from discorl.comparison.runner import KIND
+from discorl.reports import comparison
+from discorl.reports import run as run_page
 from discorl.runs import Run
 from discorl.types import UserError
 
@@ -26,11 +28,11 @@ def report_command(runs: tyro.conf.Positional[tuple[Path, ...]], out: Path | Non
             kinds.append(run.kind)
     folder = out or runs[0] / "report"
     if kinds == [KIND]:
-        written = report.write(load(runs[0]), folder)
+        written = comparison.write(load(runs[0]), folder)
     elif KIND in kinds:
         raise UserError(f"{runs[kinds.index(KIND)]} holds a comparison: give it alone")
     else:
-        written = run_report.write(runs, folder / report.PAGE)
+        written = run_page.write(runs, folder / comparison.PAGE)
     return Result({"report": str(written)}, f"report: {written}")
 
 

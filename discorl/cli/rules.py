@@ -8,7 +8,8 @@ from typing import Any
 import tyro
 
 from discorl.cli.commands import Command, Result, aligned, command
-from discorl.rules import HAND_MADE, library, weights
+from discorl.rules import HAND_MADE
+from discorl.rules.files import library, weights
 from discorl.types import UserError
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import tyro
 
 from discorl.cli.commands import Command, Result, free_directory, peek, refuse_other_settings
-from discorl.config import Config, configure, small_preset
 from discorl.envs import references
-from discorl.results import TrainResult
 from discorl.training import train
+from discorl.training.config import Config, configure, small_preset
+from discorl.training.result import TrainResult
 
 
 @dataclasses.dataclass(frozen=True)

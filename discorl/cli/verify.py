@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from discorl.cli.commands import Command, Result, command
-from discorl.verify import Check, verify
+from discorl.verification import Check, verify
 
 
 def verify_command(directory: tyro.conf.Positional[Path], rule: str | None = None) -> Result:

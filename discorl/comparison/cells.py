@@ -12,13 +12,15 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from discorl import building, envs, results, training
+from discorl import envs
 from discorl.comparison import work
 from discorl.comparison.entries import EnvironmentEntry, RuleEntry, folder_name
-from discorl.config import Config
-from discorl.files import write_atomically, write_errors_reported
 from discorl.runs import Run
-from discorl.trainers import Programs, Trainer
+from discorl.runs.files import write_atomically, write_errors_reported
+from discorl.training import assembly, train
+from discorl.training.config import Config
+from discorl.training.result import recent_return, seeds_of
+from discorl.training.trainer import Programs, Trainer
 
 Kind = Literal["sweep", "final"]
 
@@ -114,14 +116,14 @@ def _train(
     if (path / "config.json").exists():
         with Run.open(path, read_only=True) as stopped:
             done = max(stopped.checkpoint_updates(), default=0)
-        result = training.train(resume=path, programs=programs)
+        result = train(resume=path, programs=programs)
     else:
-        result = training.train(config, out=path, programs=programs)
+        result = train(config, out=path, programs=programs)
     if not result.finished:
         return None
     metrics, made = result.metrics, config.updates - done
-    seeds = [int(seed) for seed in results.seeds_of(metrics)]
-    returns = [results.recent_return(metrics, seed) for seed in seeds]
+    seeds = [int(seed) for seed in seeds_of(metrics)]
+    returns = [recent_return(metrics, seed) for seed in seeds]
     silent = [seed for seed, value in zip(seeds, returns, strict=True) if not math.isfinite(value)]
     if silent:
         raise ValueError(f"no episode ended in the last tenth of the updates of seeds {silent}")
@@ -184,7 +186,7 @@ def curve(
 def _flops(config: Config) -> float | None:
     """Operations of one update of one agent, acting included; None if it cannot be traced."""
     try:
-        trainer, eta = building.build(config, envs.make(config.env))
+        trainer, eta = assembly.build(config, envs.make(config.env))
         if not isinstance(trainer, Trainer):  # environments on the host cannot be traced
             return None
         state = jax.eval_shape(trainer.init, jax.random.key(0))

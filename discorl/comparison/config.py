@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from discorl import rules, specs
+from discorl import rules
 from discorl.comparison import suite_files
 from discorl.comparison.entries import (
     EnvironmentEntry,
@@ -16,8 +16,8 @@ from discorl.comparison.entries import (
     read_entries,
     read_rates,
 )
-from discorl.config import Config, configure
-from discorl.types import UserError
+from discorl.training.config import Config, configure
+from discorl.types import UserError, specs
 
 Tuning = Literal["suite", "environment"]
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from discorl import specs
-from discorl.types import UserError
+from discorl.types import UserError, specs
 
 Entry = TypeVar("Entry", "RuleEntry", "EnvironmentEntry")
 

@@ -23,9 +23,9 @@ from discorl.comparison.config import ComparisonConfig, configure_comparison, re
 from discorl.comparison.entries import RuleEntry, folder_name
 from discorl.comparison.results import Results, final_cells, sweep_cells
 from discorl.comparison.scales import Scale
-from discorl.config import Config
 from discorl.runs import Run
-from discorl.trainers import Programs
+from discorl.training.config import Config
+from discorl.training.trainer import Programs
 from discorl.types import UserError
 
 KIND = "compare"

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from discorl import envs, specs
+from discorl import envs
 from discorl.comparison.config import ComparisonConfig
 from discorl.comparison.entries import EnvironmentEntry
 from discorl.envs import families, own, suites
-from discorl.types import UserError
+from discorl.types import UserError, specs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,9 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from discorl import specs
 from discorl.comparison.entries import EnvironmentEntry, RuleEntry, read_entries
-from discorl.types import UserError
+from discorl.types import UserError, specs
 
 
 def suites() -> list[str]:

@@ -7,19 +7,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from discorl import acting, envs, frames, specs
-from discorl.acting import ActorState
-from discorl.building import network_of
-from discorl.config import Config
+from discorl import envs
+from discorl.agent import acting, frames
+from discorl.agent.acting import ActorState
+from discorl.agent.learner import Learner
+from discorl.agent.optimiser import Optimisation
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.meta_gradient import MetaGradient, MetaLoss, Update
 from discorl.discovery.meta_value import MetaValue, MetaValueState
 from discorl.envs import Environment, families
-from discorl.learning import Learner
-from discorl.optimisation import Optimisation
 from discorl.rules import Disco
-from discorl.trainers import Trainer, TrainState
-from discorl.types import Array, Key, Metrics, Params, PyTree
+from discorl.training.assembly import network_of
+from discorl.training.config import Config
+from discorl.training.trainer import Trainer, TrainState
+from discorl.types import Array, Key, Metrics, Params, PyTree, specs
 
 
 @jax.tree_util.register_dataclass

@@ -5,13 +5,12 @@ import math
 import numbers
 from typing import Any, get_args
 
-from discorl import specs
-from discorl.config import Config
+from discorl.agent.optimiser import Schedule
 from discorl.discovery import distributions
 from discorl.networks.standard import Torso
-from discorl.optimisation import Schedule
 from discorl.rules.meta_network import Sizes
-from discorl.types import UserError
+from discorl.training.config import Config
+from discorl.types import UserError, specs
 
 
 @dataclasses.dataclass(frozen=True)

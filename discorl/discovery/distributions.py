@@ -8,10 +8,9 @@ range of sizes become several groups, one for each size, and a size is drawn by 
 import math
 from typing import NamedTuple
 
-from discorl import specs
 from discorl.envs import families
-from discorl.specs import Range
-from discorl.types import UserError
+from discorl.types import UserError, specs
+from discorl.types.specs import Range
 
 
 class Share(NamedTuple):

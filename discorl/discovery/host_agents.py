@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl import frames
-from discorl.config import Config
+from discorl.agent import frames
+from discorl.agent.learner import Learner
+from discorl.agent.replay import ReplayState
 from discorl.discovery.agents import Life, draw_lifetime, judging, learner_of, meta_gradient_of
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_windows import Places, Window
 from discorl.discovery.meta_gradient import Update
 from discorl.envs.host import HostEnvironment
-from discorl.host_training import Background, HostTrainer
-from discorl.learning import Learner
 from discorl.networks.prepared import prepared
-from discorl.replay import ReplayState
 from discorl.rules import Disco
-from discorl.trainers import TrainState, absorb
+from discorl.training.config import Config
+from discorl.training.host.trainer import Background, HostTrainer
+from discorl.training.trainer import TrainState, absorb
 from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory, UserError
 
 HostLives = tuple[Life, ...]

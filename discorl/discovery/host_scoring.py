@@ -3,12 +3,12 @@
 import jax
 import numpy as np
 
-from discorl.config import Config
 from discorl.discovery.host_agents import host_learner_of
 from discorl.envs.host import HostEnvironment
-from discorl.host_training import Background, HostTrainer, acting_key
 from discorl.rules import Disco
-from discorl.trainers import TrainState
+from discorl.training.config import Config
+from discorl.training.host.trainer import Background, HostTrainer, acting_key
+from discorl.training.trainer import TrainState
 from discorl.types import Key, Params
 
 _ENVIRONMENTS = 0xE2F  # sets the seeds of environments apart from the agent's keys

@@ -5,12 +5,12 @@ import dataclasses
 import jax
 import numpy as np
 
+from discorl.agent.replay import ReplayState
 from discorl.discovery.agents import Life
 from discorl.discovery.meta_gradient import Update
-from discorl.host_acting import Rollout
-from discorl.host_tape import Episode
-from discorl.host_training import Background, acting_key
-from discorl.replay import ReplayState
+from discorl.training.host.acting import Rollout
+from discorl.training.host.rollout import Episode
+from discorl.training.host.trainer import Background, acting_key
 from discorl.types import Metrics
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl import compilation, plots, rules
+from discorl import rules
 from discorl.discovery import distributions
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.imitation import imitate
@@ -22,12 +22,13 @@ from discorl.discovery.population import Columns, Population, PopulationState
 from discorl.discovery.presets import configure_discovery
 from discorl.discovery.scoring import LAST, Scoring
 from discorl.envs.host import EnvironmentFailure
-from discorl.interrupts import interrupts
-from discorl.progress import Progress
-from discorl.rules import Disco, weights
-from discorl.runs import Run, check_settings, check_source
+from discorl.rules import Disco
+from discorl.rules.files import weights
+from discorl.runs import Run, check_settings, check_source, compilation, curves
+from discorl.runs.interrupts import interrupts
+from discorl.runs.progress import Progress
+from discorl.runs.versions import versions
 from discorl.types import Array, Key, Params, UserError
-from discorl.versions import versions
 
 Rows = list[dict[str, float]]
 
@@ -317,7 +318,7 @@ class _Loop:
             self._run.save(done, state)
             self._write_rules(done, state)
             names = dict.fromkeys(text.partition(":")[0] for text in self._config.envs)
-            plots.discovery_curve(
+            curves.discovery_curve(
                 self._run.curve_path,
                 _columns(self._rows),
                 _columns(self._evaluations),

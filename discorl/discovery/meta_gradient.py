@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from discorl import frames, returns
+from discorl.agent import frames
+from discorl.agent.learner import Details, Learner, LearnerState
 from discorl.discovery.meta_value import Estimates, MetaValue, MetaValueState
-from discorl.learning import Details, Learner, LearnerState
+from discorl.rules import returns
 from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
 
 TEMPER = 0.03  # of a policy that is improved

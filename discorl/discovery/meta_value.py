@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from discorl import returns
+from discorl.agent.optimiser import Optimisation
 from discorl.networks import Network, standard
 from discorl.networks.prepared import prepared
 from discorl.networks.standard import Torso
-from discorl.optimisation import Optimisation
-from discorl.returns import Moments
+from discorl.rules import returns
+from discorl.rules.returns import Moments
 from discorl.types import Array, Key, OutputSpec, Params, PyTree, Trajectory
 
 

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from discorl import envs, specs
-from discorl.building import check_environment
+from discorl import envs
+from discorl.agent.optimiser import Optimisation
 from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_agents import HostAgents
 from discorl.envs import HostEnvironment
-from discorl.optimisation import Optimisation
 from discorl.rules import Disco
-from discorl.types import Array, Key, Metrics, Params, PyTree
+from discorl.training.assembly import check_environment
+from discorl.types import Array, Key, Metrics, Params, PyTree, specs
 
 Columns = dict[str, np.ndarray]  # metrics on the host
 

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from discorl import specs
 from discorl.discovery.config import DiscoverConfig
+from discorl.types import specs
 
 # A rule and agents that fit small tasks and few cores.
 _COMPACT: dict[str, Any] = {

@@ -9,15 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl import envs, frames
-from discorl.config import LONGEST_CALL, Config
+from discorl import envs
+from discorl.agent import frames
 from discorl.discovery.agents import learner_of
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.host_scoring import HostScoring
 from discorl.envs import Environment, HostEnvironment
 from discorl.envs.families import Member
 from discorl.rules import Disco
-from discorl.trainers import Trainer, TrainState
+from discorl.training.config import LONGEST_CALL, Config
+from discorl.training.trainer import Trainer, TrainState
 from discorl.types import Array, Key, Metrics, Params, PyTree
 
 LAST = 0.25  # share of the updates, at their end, that count

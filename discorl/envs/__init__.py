@@ -8,14 +8,13 @@ A name is one of the built-in environments, an item of a suite from another pack
 from collections.abc import Callable
 from typing import Any
 
-from discorl import specs
 from discorl.envs.base import Environment, Reference, Step
 from discorl.envs.catch import Catch
 from discorl.envs.families import REGISTRY as FAMILIES
 from discorl.envs.families import MemberConstructor, refuse_ranges_of_sizes
 from discorl.envs.host.base import HostEnvironment
 from discorl.envs.suites import SUITES, UNAVAILABLE
-from discorl.types import UserError
+from discorl.types import UserError, specs
 
 __all__ = [
     "REGISTRY",

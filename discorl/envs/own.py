@@ -10,10 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from discorl import specs
 from discorl.envs.base import Environment
 from discorl.envs.host.base import HostEnvironment
-from discorl.types import UserError
+from discorl.types import UserError, specs
 
 ANYTHING = (Exception, SystemExit)  # that there may be in somebody's module
 _MOST_SHOWN = 10

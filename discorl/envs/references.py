@@ -5,10 +5,9 @@ import json
 from importlib import resources
 from typing import Any
 
-from discorl import specs
 from discorl.envs.base import Environment, Reference
 from discorl.envs.host.base import HostEnvironment
-from discorl.types import UserError
+from discorl.types import UserError, specs
 
 
 @functools.cache

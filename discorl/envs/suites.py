@@ -7,9 +7,9 @@ needs, a package that is not used. An adapter has two functions:
     def make(item: str, *, size: int = 84) -> Environment: ...
 
 `make` may have as many annotated keyword parameters as it has settings: `suite:ITEM,size=64` gives
-them, with types checked by `discorl.specs`. It is called only with an item that `names` holds, and
-raises `UserError` for a value that it does not accept. Where an item says itself where it is to be
-found, the adapter has `names_for(item)`, and those hold it instead.
+them, and `discorl.types.specs` checks their types. It is called only with an item that `names`
+holds, and raises `UserError` for a value that it does not accept. Where an item itself says where
+it is found, the adapter has `names_for(item)`, and those names hold it instead.
 """
 
 import dataclasses
@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Literal
 
-from discorl import specs
-from discorl.types import UserError
+from discorl.types import UserError, specs
 
 Kind = Literal["native", "host"]
 

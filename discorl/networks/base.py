@@ -6,18 +6,9 @@ from typing import Any
 
 import jax
 
+from discorl.networks.layers import take_action
 from discorl.networks.recurrence import Recurrence, blank_state, unroll
-from discorl.returns import take_action
-from discorl.types import (
-    Array,
-    Key,
-    Outputs,
-    OutputSpec,
-    Params,
-    PyTree,
-    Trajectory,
-    UserError,
-)
+from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, Trajectory, UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,3 +54,9 @@ def lstm_step(gates: Array, cell: Array) -> tuple[Array, Array]:
     i, g, f, o = jnp.split(gates, 4, axis=-1)
     cell = jax.nn.sigmoid(f + 1) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
     return jax.nn.sigmoid(o) * jnp.tanh(cell), cell
+
+
+def take_action(values: Array, action: Array) -> Array:
+    """Picks each step's action: [T, B, A, ...] and [T, B] -> [T, B, ...]."""
+    index = action.reshape(action.shape + (1,) * (values.ndim - action.ndim))
+    return jnp.squeeze(jnp.take_along_axis(values, index, axis=action.ndim), axis=action.ndim)

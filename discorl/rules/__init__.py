@@ -3,17 +3,16 @@
 import functools
 from pathlib import Path
 
-from discorl import specs
-from discorl.rules import library, weights
 from discorl.rules.actor_critic import ActorCritic
 from discorl.rules.base import Rule
 from discorl.rules.disco import Disco
+from discorl.rules.files import library, weights
 from discorl.rules.meta_network import Sizes
 from discorl.rules.muesli import Muesli
 from discorl.rules.policy_gradient import PolicyGradient
 from discorl.rules.ppo import PPO
 from discorl.rules.q_lambda import QLambda
-from discorl.types import Params, UserError
+from discorl.types import Params, UserError, specs
 
 HAND_MADE: dict[str, type[Rule]] = {
     rule.name: rule for rule in (ActorCritic, Muesli, PolicyGradient, PPO, QLambda)

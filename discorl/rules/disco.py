@@ -6,12 +6,21 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl import returns, specs
-from discorl.returns import Moments
-from discorl.rules import meta_network
+from discorl.rules import meta_network, returns
 from discorl.rules.base import Rule
 from discorl.rules.meta_network import MetaState, Sizes
-from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, Trajectory, UserError
+from discorl.rules.returns import Moments
+from discorl.types import (
+    Array,
+    Key,
+    Metrics,
+    Outputs,
+    OutputSpec,
+    Params,
+    Trajectory,
+    UserError,
+    specs,
+)
 
 # What can be taken out of the rule, as the paper's ablations do, and what then becomes zero: inputs
 # of the meta-network, and terms of the loss.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl.networks.layers import init_linear, linear, lstm_step
-from discorl.returns import take_action
+from discorl.rules.returns import take_action
 from discorl.types import Array, Key, Params
 
 OUTPUT_STDDEV = 0.3

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl import returns
-from discorl.returns import Moments
+from discorl.rules import returns
 from discorl.rules.base import PLAIN, Rule
+from discorl.rules.returns import Moments
 from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, Trajectory
 
 

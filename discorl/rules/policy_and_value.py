@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl import returns
+from discorl.rules import returns
 from discorl.rules.base import PLAIN, Rule
 from discorl.types import Array, Outputs, OutputSpec, Trajectory
 

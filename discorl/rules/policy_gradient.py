@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl import returns
+from discorl.rules import returns
 from discorl.rules.policy_and_value import PolicyAndValue
 from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
 

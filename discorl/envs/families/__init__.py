@@ -8,7 +8,6 @@ A family by text gives its static sizes and the ranges that its members are draw
 import inspect
 from typing import Any
 
-from discorl import specs
 from discorl.envs.base import Reference
 from discorl.envs.families.bandit import Bandit
 from discorl.envs.families.base import Family, Member, Plan, Split
@@ -18,7 +17,7 @@ from discorl.envs.families.grid import Grid
 from discorl.envs.families.memory import Memory
 from discorl.envs.families.tabular import Tabular
 from discorl.envs.families.windy_catch import WindyCatch
-from discorl.types import UserError
+from discorl.types import UserError, specs
 
 __all__ = [
     "REGISTRY",

@@ -8,8 +8,8 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families.base import Family, random_index, require, with_parity
-from discorl.specs import Range
 from discorl.types import Array, Key, UserError
+from discorl.types.specs import Range
 
 _LARGEST_REWARD = 100.0
 

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Environment, Reference, Step
-from discorl.specs import Range
 from discorl.types import Array, Key, PyTree, UserError
+from discorl.types.specs import Range
 
 Split = Literal["train", "held_out"]
 Parameters = TypeVar("Parameters")

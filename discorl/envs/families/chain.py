@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from discorl.envs.base import Step
 from discorl.envs.families.base import Family, random_index, require, with_parity
-from discorl.specs import Range
 from discorl.types import Array, Key
+from discorl.types.specs import Range
 
 _STEPS_PER_PLACE = 4  # the time limit, in multiples of the chain's length
 _FATAL_SHARE = 0.3  # largest temptation, as a share of the goal, where it ends the episode

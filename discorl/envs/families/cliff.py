@@ -9,8 +9,8 @@ import numpy as np
 from discorl.envs.base import Step
 from discorl.envs.families import board
 from discorl.envs.families.base import Family, random_index, require, with_parity
-from discorl.specs import Range
 from discorl.types import Array, Key
+from discorl.types.specs import Range
 
 _COST = 0.01
 

@@ -9,8 +9,8 @@ import numpy as np
 from discorl.envs.base import Step
 from discorl.envs.families import board
 from discorl.envs.families.base import Family, random_index, require
-from discorl.specs import Range
 from discorl.types import Array, Key
+from discorl.types.specs import Range
 
 _CHANNELS = 4  # agent, walls, rewards and penalties
 

@@ -6,15 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import (
-    Family,
-    random_index,
-    random_integer,
-    random_order,
-    require,
-)
-from discorl.specs import Range
+from discorl.envs.families.base import Family, random_index, random_integer, random_order, require
 from discorl.types import Array, Key
+from discorl.types.specs import Range
 
 
 @jax.tree_util.register_dataclass

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from discorl.envs.base import Step
 from discorl.envs.families.base import Family, random_index, require, with_parity
-from discorl.specs import Range
 from discorl.types import Array, Key
+from discorl.types.specs import Range
 
 _SURE_REWARD = 1.0  # of one pair, lest there be nothing to play for
 _LEAST_BRANCH = 0.2  # weight of a successor before normalisation, relative to the largest possible

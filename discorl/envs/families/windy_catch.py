@@ -10,8 +10,8 @@ import numpy as np
 from discorl.envs.base import Step
 from discorl.envs.families import board
 from discorl.envs.families.base import Family, random_index, random_integer, require, with_parity
-from discorl.specs import Range
 from discorl.types import Array, Key, UserError
+from discorl.types.specs import Range
 
 _WINDS = 5  # the ball drifts with a probability of a fifth of the wind
 _SLIPS = 10  # grip is lost with a probability of a tenth of the slipperiness

@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl import specs
 from discorl.envs.actions import combinations
 from discorl.envs.base import Environment, Step
 from discorl.envs.native.arrays import fix_types, same_types
 from discorl.envs.native.pictures import draw_planes
-from discorl.types import Array, Key, PyTree, UserError
+from discorl.types import Array, Key, PyTree, UserError, specs
 
 _NEEDS_DOWNLOAD = ("MNISTBandit-bsuite",)
 

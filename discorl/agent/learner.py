@@ -1,0 +1,317 @@
+"""The learner: one update of an agent's parameters by whatever rule it is given."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from discorl.networks import Network, Parts, check_outputs, parts_of
+from discorl.rules.base import Rule
+from discorl.rules.returns import entropy
+from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
+
+# Outputs of all actions are made and summarised in pieces of about this size, so that they stay in
+# the processor's cache and never stand in memory whole.
+PIECE_BYTES = 4 * 2**20
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LearnerState:
+    """All that an agent's learning depends on."""
+
+    params: Params
+    target_params: Params  # of the target network; None if the rule has none
+    optimizer: PyTree
+    rule: PyTree  # what the rule remembers
+    key: Key
+    updates: Array  # [] int32, made so far
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Details:
+    """What went on inside an update."""
+
+    targets: PyTree  # of the rule
+    online: Outputs  # what the rule was told of the network's outputs, [T+1, B, ...]
+    target: Outputs  # and of the target network's
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """Binds a rule, a network and an optimiser into `init` and `update`, both pure.
+
+    Example:
+        learner = Learner(rule, network, optimizer, num_actions=3)
+        state = learner.init(key, observation)  # of one moment, without batch axes
+        state, metrics = jax.jit(learner.update)(state, eta, trajectory)
+    """
+
+    rule: Rule
+    network: Network
+    optimizer: optax.GradientTransformation
+    num_actions: int
+    # How discovery differentiates the gradient of the loss: backward over backward, or forward over
+    # backward; the result is the same. It has no effect on training.
+    mixed_mode: bool = False
+
+    @property
+    def spec(self) -> OutputSpec:
+        """The outputs that the network must yield."""
+        return self.rule.outputs(self.num_actions)
+
+    @property
+    def parts(self) -> Parts:
+        """The network in the parts that an update needs."""
+        return parts_of(self.network, self.spec)
+
+    def init(self, key: Key, observation: PyTree) -> LearnerState:
+        """A fresh agent.
+
+        Args:
+            key: random key.
+            observation: one observation, or its shapes and dtypes.
+        """
+        network_key, learner_key = jax.random.split(key)
+        batch = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), observation)
+        params = self.network.init(network_key, batch)
+        check_outputs(self.network, self.spec, params, batch)
+        return LearnerState(
+            params=params,
+            target_params=None if self.rule.target_decay is None else params,
+            optimizer=self.optimizer.init(params),
+            rule=self.rule.init_state(),
+            key=learner_key,
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def policy(
+        self, params: Params, observation: PyTree, core: PyTree = ()
+    ) -> tuple[Array, PyTree]:
+        """Acts at one moment.
+
+        Args:
+            params: of the network.
+            observation: [N, ...].
+            core: what the network remembers, [N, ...]; () if it does not.
+
+        Returns:
+            logits of the policy, [N, A]; what the network remembers from now on, [N, ...].
+        """
+        features, core = self.network.advance(params, observation, core)
+        return self.rule.policy(self.parts.observe(params, features)[0]), core
+
+    def update(
+        self, state: LearnerState, eta: Params, trajectory: Trajectory
+    ) -> tuple[LearnerState, Metrics]:
+        """Learns from a batch of trajectories.
+
+        Args:
+            state: the agent.
+            eta: the rule's parameters.
+            trajectory: experience, [T, B].
+
+        Returns:
+            the agent after the update; metrics.
+        """
+        state, metrics, _ = self.update_in_detail(state, eta, trajectory)
+        return state, metrics
+
+    def update_in_detail(
+        self, state: LearnerState, eta: Params, trajectory: Trajectory
+    ) -> tuple[LearnerState, Metrics, Details]:
+        """Like `update`, and shows what went on inside."""
+        key, steps_key = jax.random.split(state.key)
+        if self.rule.epochs * self.rule.minibatches == 1:
+            # One forward pass serves both the targets and the gradient.
+            outputs, pullback, root = jax.vjp(
+                lambda params: self.outputs(params, trajectory), state.params, has_aux=True
+            )
+            details, rule_state, metrics = self._ask(state, eta, trajectory, outputs, root)
+            output_gradients, loss_metrics = jax.grad(self._loss, has_aux=True)(
+                outputs, details.targets, trajectory
+            )
+            if self.mixed_mode:
+                gradients = self._gradient()(state.params, details.targets, trajectory)
+            else:
+                (gradients,) = pullback(output_gradients)
+            moved, norms = self._apply(gradients, state.params, state.optimizer)
+            metrics |= loss_metrics | norms
+        else:
+            outputs, root = self.outputs(state.params, trajectory)
+            details, rule_state, metrics = self._ask(state, eta, trajectory, outputs, root)
+            moved, step_metrics = self._many_steps(state, trajectory, details.targets, steps_key)
+            metrics |= step_metrics
+        target_params = state.target_params
+        if self.rule.target_decay is not None:
+            # The average takes in the parameters from before the update.
+            target_params = optax.incremental_update(
+                state.params, target_params, 1 - self.rule.target_decay
+            )
+        params, optimizer = moved
+        state = LearnerState(params, target_params, optimizer, rule_state, key, state.updates + 1)
+        return state, metrics, details
+
+    def _ask(
+        self,
+        state: LearnerState,
+        eta: Params,
+        trajectory: Trajectory,
+        outputs: Outputs,
+        root: PyTree,
+    ) -> tuple[Details, PyTree, Metrics]:
+        """Asks the rule for targets; returns its new state and metrics as well."""
+        online = self._summarise(eta, state.params, outputs, root, trajectory)
+        target: Outputs = {}
+        if self.rule.target_decay is not None:
+            target_outputs, target_root = self.outputs(state.target_params, trajectory)
+            target = self._summarise(
+                eta, state.target_params, target_outputs, target_root, trajectory
+            )
+        targets, rule_state, metrics = self.rule.targets(
+            eta, state.rule, trajectory, online, target
+        )
+        return Details(targets, online, target), rule_state, metrics
+
+    def _many_steps(
+        self,
+        state: LearnerState,
+        trajectory: Trajectory,
+        targets: PyTree,
+        key: Key,
+    ) -> tuple[tuple[Params, PyTree], Metrics]:
+        """Passes over the batch in random minibatches of whole trajectories."""
+        batch = trajectory.action.shape[1]
+        size = batch // self.rule.minibatches
+        orders = jax.vmap(lambda k: jax.random.permutation(k, batch))(
+            jax.random.split(key, self.rule.epochs)
+        )
+        parts = orders[:, : size * self.rule.minibatches].reshape(-1, size)
+
+        def step(moved: tuple, part: Array) -> tuple[tuple, Metrics]:
+            params, optimizer = moved
+            piece, piece_targets = jax.tree.map(
+                lambda x: jnp.take(x, part, axis=1), (trajectory, targets)
+            )
+
+            def loss(params: Params) -> tuple[Array, Metrics]:
+                return self._loss(self.outputs(params, piece)[0], piece_targets, piece)
+
+            gradients, loss_metrics = jax.grad(loss, has_aux=True)(params)
+            moved, norms = self._apply(gradients, params, optimizer)
+            return moved, loss_metrics | norms
+
+        moved, metrics = jax.lax.scan(step, (state.params, state.optimizer), parts)
+        return moved, jax.tree.map(jnp.mean, metrics)
+
+    def outputs(self, params: Params, trajectory: Trajectory) -> tuple[Outputs, PyTree]:
+        """Outputs as a loss reads them, and the root from which all actions' outputs are made."""
+        length, batch = trajectory.action.shape
+        features = self.network.unroll(params, trajectory)
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), features)
+        state_outputs, root = self.parts.observe(params, rows)
+        before_last = jax.tree.map(lambda x: x[: length * batch], root)
+        taken = self.parts.taken_actions(params, before_last, trajectory.action.reshape(-1))
+        outputs = {
+            n: x.reshape(-1, batch, *x.shape[1:]) for n, x in (state_outputs | taken).items()
+        }
+        return outputs, root
+
+    def _summarise(
+        self, eta: Params, params: Params, outputs: Outputs, root: PyTree, trajectory: Trajectory
+    ) -> Outputs:
+        """What the rule needs to know of the outputs at all moments, [T+1, B, ...]."""
+        batch = trajectory.action.shape[1]
+
+        def summaries(outputs: Outputs) -> Outputs:
+            named = {n: self.rule.summarise(eta, n, x) for n, x in outputs.items()}
+            return {n: x for n, x in named.items() if x is not None}
+
+        def of_actions(root: PyTree) -> Outputs:
+            return summaries(self.parts.all_actions(params, root))
+
+        state = summaries(
+            {n: outputs[n].reshape(-1, *outputs[n].shape[2:]) for n in self.spec.state}
+        )
+        action = _in_pieces(of_actions, root, self._pieces(root)) if self.spec.action else {}
+        return {n: x.reshape(-1, batch, *x.shape[1:]) for n, x in (state | action).items()}
+
+    def _pieces(self, root: PyTree) -> int:
+        """Into how many pieces the rows are cut."""
+        leaf = jax.tree.leaves(root)[0]
+        largest = max(math.prod(shape) for shape in self.spec.action.values())
+        row_bytes = self.num_actions * largest * leaf.dtype.itemsize
+        return max(1, round(leaf.shape[0] * row_bytes / PIECE_BYTES))
+
+    def _loss(
+        self, outputs: Outputs, targets: PyTree, trajectory: Trajectory
+    ) -> tuple[Array, Metrics]:
+        terms = self.rule.loss(outputs, targets, trajectory)
+        policy = self.rule.policy(outputs)
+        weight = trajectory.learnable(policy.dtype)
+        weight = weight / (jnp.sum(weight) + 1e-8)
+        means = {f"loss/{name}": jnp.sum(term * weight) for name, term in terms.items()}
+        total = sum(means.values(), start=jnp.zeros((), weight.dtype))
+        policy_entropy = jnp.sum(entropy(policy[:-1]) * weight)
+        return total, means | {"loss": total, "entropy": policy_entropy}
+
+    def _gradient(self) -> Callable[[Params, PyTree, Trajectory], Params]:
+        """The gradient of the loss, to be differentiated forward over backward.
+
+        The pullback of a gradient is a product with the Hessian, which is symmetric: it is the
+        derivative of the gradient, with respect to parameters and targets, along the cotangent.
+        Nothing of a second backward pass has to be kept.
+        """
+
+        def loss(params: Params, targets: PyTree, trajectory: Trajectory) -> Array:
+            return self._loss(self.outputs(params, trajectory)[0], targets, trajectory)[0]
+
+        gradient = jax.custom_vjp(jax.grad(loss))
+
+        def forward(*arguments: PyTree) -> tuple[Params, tuple[PyTree, ...]]:
+            return jax.grad(loss)(*arguments), arguments
+
+        def backward(arguments: tuple[PyTree, ...], direction: Params) -> tuple[PyTree, ...]:
+            params, targets, trajectory = arguments
+            _, (to_params, to_targets) = jax.jvp(
+                lambda params: jax.grad(loss, argnums=(0, 1))(params, targets, trajectory),
+                (params,),
+                (direction,),
+            )
+            return to_params, to_targets, None
+
+        gradient.defvjp(forward, backward)
+        return gradient
+
+    def _apply(
+        self, gradients: Params, params: Params, optimizer: PyTree
+    ) -> tuple[tuple[Params, PyTree], Metrics]:
+        updates, optimizer = self.optimizer.update(gradients, optimizer, params)
+        norms = {
+            "gradient_norm": optax.tree.norm(gradients),
+            "update_norm": optax.tree.norm(updates),
+        }
+        return (optax.apply_updates(params, updates), optimizer), norms
+
+
+def _in_pieces(function: Callable[[PyTree], PyTree], rows: PyTree, pieces: int) -> PyTree:
+    """Applies a row-by-row function to one piece of the rows after another."""
+    if pieces == 1:
+        return function(rows)
+    count = jax.tree.leaves(rows)[0].shape[0]
+    size = -(-count // pieces)
+    padding = size * pieces - count
+
+    def cut(x: Array) -> Array:
+        padded = jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1))
+        return padded.reshape(pieces, size, *x.shape[1:])
+
+    def step(carry: tuple, piece: PyTree) -> tuple[tuple, PyTree]:
+        return carry, jax.checkpoint(function)(piece)
+
+    results = jax.lax.scan(step, (), jax.tree.map(cut, rows))[1]
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], results)

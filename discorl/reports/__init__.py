@@ -1,0 +1,1 @@
+"""Pages, charts and figures of any run or comparison."""

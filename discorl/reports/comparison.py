@@ -1,0 +1,102 @@
+"""The report of a comparison: tables, figures for a paper, and a page for a colleague."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from discorl.comparison.results import Results
+from discorl.reports import charts, figures, page, sections
+from discorl.reports.charts import LineChart
+from discorl.runs.files import write_atomically, write_errors_reported
+
+PAGE = "index.html"
+
+
+def write(results: Results, folder: Path | None = None) -> Path:
+    """Writes `index.html`, `scores.csv`, `summary.csv`, `curves.csv` and figures.
+
+    Args:
+        results: what to report, finished or not.
+        folder: where; by default `report` in the comparison's directory.
+
+    Returns:
+        the page.
+    """
+    folder = folder or results.path / "report"
+    with write_errors_reported(folder):
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        tables = {
+            "scores.csv": as_csv(results.rows()),
+            "summary.csv": as_csv(summary_rows(results)),
+            "curves.csv": as_csv(_curve_rows(results)),
+        }
+        for name, content in tables.items():
+            _write(folder / name, content)
+        labels = [rule.label for rule in results.config.rules]
+        drawn = [
+            chart for chart in _charts(results) if not isinstance(chart, LineChart) or chart.lines
+        ]
+        for chart in drawn:
+            figures.write(folder / "figures", chart, labels)
+        body = sections.body(results, tables["scores.csv"])
+        _write(folder / PAGE, page.render(sections.title(results), body, labels, drawn))
+    return folder / PAGE
+
+
+def summary_rows(results: Results) -> list[dict[str, Any]]:
+    """The aggregates and chances of improvement as rows of a table, with what the rule cost."""
+    costs = {rule: cost.numbers() for rule, cost in results.costs.items()}
+    rows = [
+        {"statistic": name, "rule": rule, "over": "", **vars(found), **costs[rule]}
+        for rule, row in results.aggregates.items()
+        for name, found in row.items()
+    ]
+    return rows + [
+        {"statistic": "probability_of_improvement", "rule": x, "over": y}
+        | {**vars(found), **costs[x]}
+        for (x, y), found in results.improvements.items()
+    ]
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Rows of equal keys as CSV."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _curve_rows(results: Results) -> list[dict[str, Any]]:
+    rows = []
+    for (rule, task), group in results.complete.items():
+        for _, record in group:
+            for seed, values in zip(record["seeds"], record["curve"]["returns"], strict=True):
+                for steps, value in zip(record["curve"]["steps"], values, strict=True):
+                    known = "" if value is None else value
+                    rows.append(
+                        {
+                            "rule": rule,
+                            "environment": task,
+                            "seed": seed,
+                            "steps": steps,
+                            "return": known,
+                        }
+                    )
+    return rows
+
+
+def _charts(results: Results) -> list[charts.Chart]:
+    found: list[charts.Chart] = []
+    if results.aggregates:
+        found += [charts.aggregates(results), charts.profiles(results), charts.efficiency(results)]
+    if results.improvements:
+        found.append(charts.improvements(results))
+    return found + charts.curves(results)
+
+
+def _write(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda file: file.write(content))

@@ -1,0 +1,101 @@
+"""Charts as figures for a paper: PNG and SVG, told apart without colours too."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from discorl.reports.charts import Chart, IntervalChart, LineChart
+from discorl.runs.files import write_atomically
+
+# The palette of Okabe and Ito, which all colour vision tells apart; the page has the same order.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 2, 2)), "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_DPI = 200
+_MARKS = 6  # on a line
+
+
+def write(folder: Path, chart: Chart, series: list[str]) -> list[Path]:
+    """Draws a chart as PNG and SVG; returns the files."""
+    figure = _intervals(chart) if isinstance(chart, IntervalChart) else _lines(chart, series)
+    paths = []
+    # Fixed, so that the same results make the same file.
+    with matplotlib.rc_context({"svg.hashsalt": "discorl", "svg.fonttype": "none"}):
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+            path = folder / f"{chart.name}.{kind}"
+            write_atomically(
+                path,
+                lambda file, kind=kind, metadata=metadata: figure.savefig(  # type: ignore[misc]
+                    file, format=kind, dpi=_DPI, metadata=metadata
+                ),
+            )
+            paths.append(path)
+    return paths
+
+
+def _lines(chart: LineChart, series: list[str]) -> Figure:
+    figure = Figure(figsize=(5, 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for line in chart.lines:
+        colour, dash, marker = _style(line.series)
+        axes.plot(
+            line.x,
+            line.y,
+            color=colour,
+            linestyle=dash,
+            marker=marker,
+            markersize=4,
+            markevery=max(1, len(line.x) // _MARKS),
+            linewidth=1.6,
+            label=series[line.series],
+        )
+        if line.low is not None and line.high is not None:
+            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    axes.set_title(chart.title, loc="left", fontsize=10)
+    if chart.x_label.endswith("steps"):
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if chart.lines:
+        axes.legend(fontsize=8, frameon=False)
+    _decorate(axes)
+    return figure
+
+
+def _intervals(chart: IntervalChart) -> Figure:
+    count = len(chart.panels)
+    rows = max(len(rows) for _, rows in chart.panels)
+    figure = Figure(figsize=(2.2 + 2.2 * count, 1.1 + 0.32 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, count, squeeze=False, sharey=True)[0]
+    for axes, (title, entries) in zip(panels, chart.panels, strict=True):
+        if chart.reference is not None:
+            axes.axvline(chart.reference, color="#888888", linewidth=1, linestyle=":")
+        for place, row in enumerate(entries):
+            colour, _, marker = _style(row.series)
+            axes.plot([row.low, row.high], [place, place], color=colour, linewidth=5, alpha=0.4)
+            axes.plot(row.value, place, marker=marker, color=colour, markersize=6)
+        axes.set_yticks(np.arange(len(entries)), [row.label for row in entries])
+        axes.set_ylim(rows - 0.5, -0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.set_title(title, fontsize=9)
+        _decorate(axes)
+    return figure
+
+
+def _style(series: int) -> tuple[str, Any, str]:
+    return tuple(kinds[series % len(kinds)] for kinds in (COLOURS, DASHES, MARKERS))
+
+
+def _decorate(axes: Axes) -> None:
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)

@@ -1,0 +1,155 @@
+"""Rule files: the published npz format on disk, the tree `eta` in memory.
+
+What the tree consists of is in `weight_names`. Depths and sizes are read from the file; only
+their consistency is demanded.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from discorl.rules.files import checks
+from discorl.rules.files.names import PARTS, Eta, Kind, Layer, Part, columns_of, layers_of
+from discorl.runs import npz
+from discorl.runs.files import naming
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleFile:
+    """A rule as read from a file."""
+
+    eta: Eta
+    metadata: dict[str, Any]  # where the rule comes from; {} if the file does not say
+    sha256: str
+    path: Path
+
+
+def flatten(eta: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of a rule under their published names, in the order of the published file.
+
+    Args:
+        eta: the rule's tree; also any tree of the same structure, such as a gradient.
+
+    Returns:
+        array by name; the kernels of action blocks have gained a leading axis of 1.
+
+    Raises:
+        UserError: a component is missing, or there is one that the format has no name for.
+    """
+    checks.check_keys(eta)
+    arrays = {}
+    for part in PARTS:
+        for index, layer in enumerate(layers_of(eta, part)):
+            name = part.layer_name(index)
+            kernel = np.asarray(layer["w"])
+            arrays[f"{name}/b"] = np.asarray(layer["b"])
+            arrays[f"{name}/w"] = kernel[None] if part.kind is Kind.BLOCKS else kernel
+    return dict(sorted(arrays.items()))
+
+
+def unflatten(arrays: Mapping[str, np.ndarray]) -> Eta:
+    """The tree of a rule from arrays in published names; the inverse of `flatten`.
+
+    Names and ranks are checked here, the rest by `validate`: gradients in float64 are welcome too.
+
+    Args:
+        arrays: array by published name.
+
+    Returns:
+        eta.
+
+    Raises:
+        UserError: an array is missing or unexpected, or has the wrong rank.
+    """
+    depths = {part: part.depth(arrays) for part in PARTS}
+    checks.check_names(arrays, depths)
+    eta: Eta = {"meta_rnn": {}}
+    for part, depth in depths.items():
+        layers = tuple(_read_layer(arrays, part, index) for index in range(depth))
+        *parents, key = part.path.split("/")
+        parent = eta["meta_rnn"] if parents else eta
+        parent[key] = layers[0] if part.kind is Kind.LAYER else layers
+    return eta
+
+
+def validate(eta: Mapping[str, Any]) -> None:
+    """Checks that a rule can be run: float32, finite, and every size fits the others.
+
+    Raises:
+        UserError: names the array, what is wrong with it and what was expected.
+    """
+    arrays = flatten(eta)
+    eta = unflatten(arrays)  # which checks the ranks
+    for name, array in arrays.items():
+        checks.check_values(name, array)
+    checks.check_sizes(eta)
+
+
+def describe(eta: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes of a rule: what an agent must match, the width of each net, the parameter count."""
+    meta_rnn, nets = eta["meta_rnn"], ("y_net", "z_net", "policy_net")
+    return {
+        "prediction_size": columns_of(eta["y_hat"]),
+        "trajectory_lstm": columns_of(eta["trajectory_lstm"]) // 4,
+        **{net: _widths(eta[net]) for net in (*nets, "pi_hat_blocks")},
+        "meta_rnn": {
+            "lstm": columns_of(meta_rnn["lstm"]) // 4,
+            **{net: _widths(meta_rnn[net]) for net in ("input", *nets)},
+        },
+        "parameters": sum(array.size for array in flatten(eta).values()),
+    }
+
+
+def load(path: str | os.PathLike[str]) -> RuleFile:
+    """Reads and checks a rule file; nothing in it is ever executed.
+
+    Args:
+        path: an npz file in the published naming, with or without metadata.
+
+    Returns:
+        the rule, its metadata and the file's sha256.
+
+    Raises:
+        UserError: the file is absent, damaged, or not a rule; the message says in what way.
+    """
+    path = Path(path)
+    archive = npz.read(path)
+    with naming(path):
+        eta = unflatten(archive.arrays)
+        validate(eta)
+    return RuleFile(eta, archive.metadata, archive.sha256, path)
+
+
+def save(
+    path: str | os.PathLike[str],
+    eta: Mapping[str, Any],
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a rule file; equal input gives equal bytes, and a failure leaves the old file.
+
+    Args:
+        path: the file to write or replace.
+        eta: the rule.
+        metadata: what to remember of the rule's origin, as JSON values; none if empty.
+
+    Raises:
+        UserError: the rule is not valid, the metadata is not JSON, or the file cannot be written.
+    """
+    with naming(path):
+        validate(eta)
+    npz.write(path, flatten(eta), metadata)
+
+
+def _read_layer(arrays: Mapping[str, np.ndarray], part: Part, index: int) -> Layer:
+    name = part.layer_name(index)
+    kernel, bias = arrays[f"{name}/w"], arrays[f"{name}/b"]
+    checks.check_ranks(part, index, kernel, bias)
+    return {"w": kernel[0] if part.kind is Kind.BLOCKS else kernel, "b": bias}
+
+
+def _widths(layers: Sequence[Layer]) -> list[int]:
+    return [columns_of(layer) for layer in layers]

@@ -1,0 +1,243 @@
+"""Any pytree of arrays to one npz file and back, bit for bit, without pickle.
+
+The file is an ordinary uncompressed npz (`numpy.load` opens it) with one array per leaf, named by
+the leaf's path in the tree, and a `manifest.json` that says what each array is to JAX: PRNG keys
+and types that numpy does not know, such as bfloat16, are stored as unsigned integers. Arrays pass
+one at a time, so that saving a tree takes no second tree's worth of memory.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.runs import npz
+from discorl.runs.files import write_atomically
+from discorl.types import PyTree, UserError
+
+_MANIFEST = "manifest.json"
+_FORMAT = 1
+_SCALAR_DTYPES = {
+    bool: np.dtype(np.bool_),
+    int: np.dtype(np.int64),
+    float: np.dtype(np.float64),
+    complex: np.dtype(np.complex128),
+}
+
+
+class DamagedCheckpoint(UserError):
+    """A checkpoint file that is absent, truncated, corrupt or not a checkpoint at all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spec:
+    """What one leaf is, and as what it lies in the file."""
+
+    dtype: str  # as JAX or Python calls it: "float32", "bfloat16", "key<fry>", "int"
+    shape: tuple[int, ...]
+    stored_dtype: np.dtype
+    stored_shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def save(path: str | os.PathLike[str], tree: PyTree) -> None:
+    """Writes a tree to a file, atomically.
+
+    Args:
+        path: the npz file to write or replace.
+        tree: any pytree whose leaves are jax or numpy arrays, PRNG keys or Python numbers.
+    """
+    leaves, _ = _named_leaves(tree)
+    specs = {name: _spec(name, leaf) for name, leaf in leaves.items()}
+
+    def write(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr(zipfile.ZipInfo(_MANIFEST), _manifest_text(specs))
+            for name, leaf in leaves.items():
+                npz.add_array(archive, name, _to_stored(name, leaf, specs[name]))
+
+    write_atomically(path, write)
+
+
+def restore(path: str | os.PathLike[str], template: PyTree) -> PyTree:
+    """Reads a tree back.
+
+    Args:
+        path: a file that `save` wrote.
+        template: a tree like the one saved; leaves may be `jax.ShapeDtypeStruct`. A leaf comes
+            back as the kind the template has there: numpy, Python number, or else a jax array,
+            placed like the template's if that was placed on purpose.
+
+    Returns:
+        the saved tree, with the template's structure.
+
+    Raises:
+        DamagedCheckpoint: the file cannot be read whole.
+        UserError: it can, but holds another tree than the template's.
+    """
+    path = Path(path)
+    leaves, structure = _named_leaves(template)
+    specs = {name: _spec(name, leaf) for name, leaf in leaves.items()}
+    with contextlib.ExitStack() as stack:
+        with _damage_reported(path):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            found = _read_manifest(archive)
+        _check_same_tree(path, found, {name: str(spec) for name, spec in specs.items()})
+        restored = []
+        for name, leaf in leaves.items():
+            with _damage_reported(path):
+                stored = _read_array(archive, name, specs[name])
+            restored.append(_to_leaf(path, name, stored, leaf))
+    return jax.tree_util.tree_unflatten(structure, restored)
+
+
+def _named_leaves(tree: PyTree) -> tuple[dict[str, Any], jax.tree_util.PyTreeDef]:
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    named = {jax.tree_util.keystr(path) or "leaf": leaf for path, leaf in leaves}
+    if len(named) != len(leaves):
+        raise ValueError("two leaves of the tree have the same path; give its keys distinct reprs")
+    return named, structure
+
+
+def _spec(name: str, leaf: Any) -> _Spec:
+    if type(leaf) in _SCALAR_DTYPES:
+        return _Spec(type(leaf).__name__, (), _SCALAR_DTYPES[type(leaf)], ())
+    if not (hasattr(leaf, "dtype") and hasattr(leaf, "shape")):
+        raise TypeError(f"{name} is a {type(leaf).__name__}; expected an array, a key or a number")
+    shape = tuple(leaf.shape)
+    if _is_key(leaf):
+        data = jax.eval_shape(jax.random.key_data, leaf)
+        return _Spec(str(leaf.dtype), shape, np.dtype(data.dtype), data.shape)
+    dtype = np.dtype(leaf.dtype)
+    if _is_foreign(dtype):
+        return _Spec(dtype.name, shape, np.dtype(f"u{dtype.itemsize}"), shape)
+    if dtype.hasobject or dtype.kind == "V":
+        raise TypeError(f"{name} has dtype {dtype}; expected numbers, text or dates")
+    return _Spec(dtype.name, shape, dtype, shape)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _is_foreign(dtype: np.dtype) -> bool:
+    """Whether a dtype was added to numpy by ml_dtypes: npy headers would lose which it is."""
+    return dtype.isbuiltin == 2
+
+
+def _manifest_text(specs: dict[str, _Spec]) -> str:
+    arrays = {name: str(spec) for name, spec in specs.items()}
+    return json.dumps({"format": _FORMAT, "arrays": arrays}, indent=1)
+
+
+def _read_manifest(archive: zipfile.ZipFile) -> dict[str, str]:
+    manifest = json.loads(archive.read(_MANIFEST))
+    if manifest["format"] != _FORMAT:
+        raise ValueError(f"format {manifest['format']}, this version reads {_FORMAT}")
+    return dict(manifest["arrays"])
+
+
+def _check_same_tree(path: Path, found: dict[str, str], expected: dict[str, str]) -> None:
+    for name in [*expected, *found]:
+        in_file, wanted = found.get(name, "no such array"), expected.get(name, "no such array")
+        if in_file != wanted:
+            raise UserError(f"checkpoint {path}, array {name}: found {in_file}, expected {wanted}")
+
+
+def _to_stored(name: str, leaf: Any, spec: _Spec) -> np.ndarray:
+    if type(leaf) in _SCALAR_DTYPES:
+        return np.asarray(leaf, spec.stored_dtype)
+    if isinstance(leaf, jax.Array):
+        leaf = _without_cache(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    elif not isinstance(leaf, np.ndarray | np.generic):
+        raise TypeError(f"{name} is a {type(leaf).__name__}, which holds no values to save")
+    array = np.asarray(leaf)
+    return array.view(spec.stored_dtype) if _is_foreign(array.dtype) else array
+
+
+def _without_cache(array: jax.Array) -> jax.Array:
+    """The array on the CPU, where numpy can look at it without a copy.
+
+    `numpy.asarray` of an array on an accelerator leaves a copy in the host's memory for as long as
+    the array lives; through here the copy goes when the caller lets go of it.
+    """
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX was told to load no CPU backend
+        return array
+    return jax.device_put(array, cpu)
+
+
+def _read_array(archive: zipfile.ZipFile, name: str, spec: _Spec) -> np.ndarray:
+    stored = npz.read_array(archive, name)
+    if stored.shape != spec.stored_shape or stored.dtype.name != spec.stored_dtype.name:
+        raise ValueError(f"array {name} is not what the manifest says")
+    return stored
+
+
+@contextlib.contextmanager
+def _damage_reported(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # damage breaks the parsers of zip, npy and JSON in countless ways
+        raise DamagedCheckpoint(f"checkpoint {path} cannot be read whole: {error}") from error
+
+
+def _to_leaf(path: Path, name: str, stored: np.ndarray, like: Any) -> Any:
+    if type(like) in _SCALAR_DTYPES:
+        return type(like)(stored.item())
+    if _is_key(like):
+        implementation = _key_implementation(like)
+        keys = jax.random.wrap_key_data(jnp.asarray(stored), impl=implementation)
+        return jax.device_put(keys, _placement(like))
+    array = stored.view(like.dtype) if _is_foreign(np.dtype(like.dtype)) else stored
+    if isinstance(like, np.ndarray):
+        return array
+    if isinstance(like, np.generic):
+        return array[()]
+    return _to_jax(path, name, array, like)
+
+
+def _to_jax(path: Path, name: str, array: np.ndarray, like: Any) -> jax.Array:
+    result = jax.device_put(array, _placement(like))
+    if result.dtype != like.dtype:
+        raise UserError(
+            f"checkpoint {path}, array {name}: found {array.dtype}, but JAX now makes it "
+            f"{result.dtype}; run with JAX_ENABLE_X64=1 as when it was saved"
+        )
+    if not getattr(like, "weak_type", False):
+        return result
+    # A strong type in its place would promote differently, and make every jit compile again.
+    weak = jnp.full(array.shape, array.dtype.type(0).item())
+    if weak.dtype != like.dtype:
+        return result
+    return jax.device_put(weak.at[...].set(result), _placement(like))
+
+
+def _placement(like: Any) -> jax.sharding.Sharding | None:
+    """Where the template puts an array, None where JAX itself chose the place."""
+    return like.sharding if getattr(like, "committed", True) else None
+
+
+def _key_implementation(keys: Any) -> Any:
+    """The PRNG that keys belong to, also of a `ShapeDtypeStruct`, which only tracing can ask."""
+    implementations = []
+
+    def ask(traced: jax.Array) -> jax.Array:
+        implementations.append(jax.random.key_impl(traced))
+        return traced
+
+    jax.eval_shape(ask, keys)
+    return implementations[0]

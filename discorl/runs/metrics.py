@@ -1,0 +1,180 @@
+"""The numbers a run logs: a table in CSV, and the same as TensorBoard events."""
+
+import contextlib
+import csv
+import io
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from discorl.runs.files import write_atomically
+
+Row = Mapping[str, float | int]
+
+EPISODE = "episode/"  # begins the names of metrics that are means over episodes
+
+
+class MetricsFile:
+    """A CSV file of numbers that grows by whole lines; its first line names the columns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Adds rows; all of them have the columns of the very first one."""
+        if not rows:
+            return
+        header = self._header()
+        names = header or list(rows[0])
+        for row in rows:
+            _check_columns(row, names)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if not header:
+            writer.writerow(names)
+        writer.writerows([_cell(row[name]) for name in names] for row in rows)
+        size = self._path.stat().st_size if self._path.exists() else 0
+        try:
+            with self._path.open("ab") as file:
+                file.write(text.getvalue().encode())
+        except OSError:
+            os.truncate(self._path, size)  # else the next row would continue half a line
+            raise
+
+    def sync(self) -> None:
+        """Puts the rows so far on the disk."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def cut(self, update: int | None) -> None:
+        """Drops the rows after an update; with None everything, the names of columns too."""
+        lines = self._lines()
+        kept: list[str] = []
+        if lines and update is not None:
+            position = _parse(lines[0]).index("update")
+            kept = [line for line in lines[1:] if int(_parse(line)[position]) <= update]
+            kept.insert(0, lines[0])
+        text = "".join(kept)
+        if self._path.exists() and self._path.read_bytes() != text.encode():
+            write_atomically(self._path, lambda file: file.write(text.encode()))
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """All rows as columns, int64 where every value is whole, else float64."""
+        lines = self._lines()
+        if not lines:
+            return {}
+        names, *rows = csv.reader(lines)
+        cells = zip(*rows, strict=True) if rows else ((),) * len(names)
+        return {name: _numbers(column) for name, column in zip(names, cells, strict=True)}
+
+    def _header(self) -> list[str]:
+        if not self._path.exists():
+            return []
+        with self._path.open(encoding="utf-8") as file:
+            line = file.readline()
+        return _parse(line) if line else []
+
+    def _lines(self) -> list[str]:
+        """The whole lines; a writer that was killed may have left a part of one at the end."""
+        if not self._path.exists():
+            return []
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return lines if not lines or lines[-1].endswith("\n") else lines[:-1]
+
+
+class TensorBoard:
+    """Event files for TensorBoard.
+
+    The events are written in the caller's thread: the queue of `SummaryWriter` would block forever
+    once its writing thread has met a full disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._purge_step: int | None = None
+        self._writers: dict[str, Any] = {}  # by sub-folder
+
+    def append(self, rows: Sequence[Row], table: str = "") -> None:
+        """Adds the numbers of rows, those of a seed or an agent in a folder of its own."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        for row in rows:
+            whose = [f"{name}_{int(row[name])}" for name in ("seed", "agent") if name in row]
+            folder = "/".join([*filter(None, [table]), *whose])
+            values = [
+                Summary.Value(tag=name, simple_value=float(value))
+                for name, value in row.items()
+                if name not in ("update", "seed", "agent", "group") and not math.isnan(value)
+            ]
+            event = Event(wall_time=time.time(), step=int(row["update"]))
+            event.summary.CopyFrom(Summary(value=values))
+            self._writer(folder).write_event(event)
+        self.flush()
+
+    def restart(self, step: int) -> None:
+        """Makes TensorBoard forget earlier events from a step on."""
+        self.close()
+        self._purge_step = step
+
+    def flush(self) -> None:
+        """Hands the events so far to the system."""
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        """Closes the event files; the next row starts new ones."""
+        writers, self._writers = self._writers, {}
+        for writer in writers.values():
+            with contextlib.suppress(OSError):  # a full disk was reported by the append before
+                writer.close()
+
+    def _writer(self, folder: str) -> Any:
+        if folder not in self._writers:
+            # Imported late, for it takes long and a run that is only read needs none of it.
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+            (self._folder / folder).mkdir(parents=True, exist_ok=True)
+            # The name alone has a resolution of seconds: a quick resume would overwrite the file.
+            writer = EventsWriter(str(self._folder / folder / "events"), f".{time.time_ns()}")
+            if self._purge_step is not None:
+                start = SessionLog(status=SessionLog.START)
+                writer.write_event(Event(step=self._purge_step, session_log=start))
+            self._writers[folder] = writer
+        return self._writers[folder]
+
+
+def _check_columns(row: Row, names: Sequence[str]) -> None:
+    if "update" not in row:
+        raise ValueError(f"a row of metrics has no column 'update', only {sorted(row)}")
+    new, missing = set(row) - set(names), set(names) - set(row)
+    if new or missing:
+        raise ValueError(
+            "the columns of the metrics are fixed by their first row; "
+            f"new: {sorted(new)}, missing: {sorted(missing)}"
+        )
+
+
+def _cell(value: Any) -> str:
+    number = np.asarray(value).item()
+    if isinstance(number, int):
+        return str(int(number))  # True as 1
+    return "" if math.isnan(number) else repr(float(number))
+
+
+def _parse(line: str) -> list[str]:
+    return next(csv.reader([line]))
+
+
+def _numbers(cells: Sequence[str]) -> np.ndarray:
+    try:
+        return np.array([int(cell) for cell in cells], np.int64)
+    except ValueError:
+        return np.array([float(cell or "nan") for cell in cells], np.float64)

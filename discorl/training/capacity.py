@@ -1,0 +1,52 @@
+"""Whether what a run keeps in memory fits there, found out before hours have gone into it."""
+
+import os
+from pathlib import Path
+
+import jax
+
+from discorl.agent.replay import ReplayState
+from discorl.training.config import PRESETS, Config
+from discorl.types import UserError
+
+_MEMINFO = Path("/proc/meminfo")
+_GIB = 2**30
+
+
+def available() -> int | None:
+    """Bytes of the machine's memory that can be had; None where the system does not say."""
+    try:
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+        found = next(line for line in lines if line.startswith("MemAvailable:"))
+        return int(found.split()[1]) * 1024
+    except (OSError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not a name that every system knows
+        return None
+
+
+def check_replay(config: Config, replay: ReplayState | None) -> None:
+    """Refuses a replay that is larger than the memory that can be had.
+
+    Args:
+        config: the run's settings.
+        replay: its replay as arrays or as `jax.ShapeDtypeStruct`, of all seeds.
+
+    Raises:
+        UserError: it does not fit.
+    """
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(replay))
+    free = available()
+    if free is None or size <= free:
+        return
+    small = f"{config.preset}_small"
+    or_preset = f", or take the preset for small machines, `--preset {small}`"
+    seeds = f" for each of {config.seeds} seeds" if config.seeds > 1 else ""
+    raise UserError(
+        f"replay is {config.replay}: so many trajectories{seeds} take {size / _GIB:.1f} GiB, and "
+        f"{free / _GIB:.1f} GiB of memory are available: keep fewer than "
+        f"{int(config.replay * free / size)}, with `--replay N`"
+        f"{or_preset if small in PRESETS else ''}"
+    )

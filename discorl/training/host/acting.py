@@ -1,0 +1,267 @@
+"""Acting in environments on the host: trajectories like those of `discorl.agent.acting`."""
+
+import copy
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+import jax
+import numpy as np
+
+from discorl.agent.frames import Frames
+from discorl.envs.host.base import (
+    EnvironmentFailure,
+    HostEnvironment,
+    HostStep,
+    HostVector,
+    as_declared,
+    check_observation,
+    not_finite,
+    seeds_from,
+)
+from discorl.training.host.programs import ActingPrograms, CompiledPrograms, Policy, aligned
+from discorl.training.host.rollout import Episode, Standing, Tape
+from discorl.types import Array, Key, Params, PyTree, Trajectory, UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollout:
+    """What `E` environments went through."""
+
+    trajectory: Trajectory  # [T, E], on the device
+    episodes: list[Episode]  # that finished
+    steps: int  # taken in all environments; a filler is not one
+
+
+def example(
+    environment: HostEnvironment, count: int, length: int, size: int, core: PyTree = ()
+) -> Trajectory:
+    """Shapes and dtypes of the trajectories that a `HostActor` with these settings makes."""
+    programs = _programs(environment, _no_policy, count, length, size, core)
+    return jax.eval_shape(programs.example)
+
+
+def _no_policy(params: Params, observation: PyTree, core: PyTree) -> tuple[Array, PyTree]:
+    raise NotImplementedError
+
+
+def _programs(
+    environment: HostEnvironment, policy: Policy, count: int, length: int, size: int, core: PyTree
+) -> ActingPrograms:
+    shown, actions = environment.observation, environment.num_actions
+    return ActingPrograms(policy, shown, actions, count, length, size, core)
+
+
+class HostActor:
+    """Acts in `count` environments, a rollout at a time.
+
+    Where an environment needs a call of its own to begin an episode, the step is a filler, as after
+    every truncation: its mask is 0 and the step before it is marked as truncated, whether or not it
+    terminated the episode. A rollout may begin with a filler.
+    """
+
+    def __init__(
+        self,
+        environment: HostEnvironment,
+        policy: Policy,
+        *,
+        count: int,
+        length: int,
+        seed: int,
+        frame_stack: int = 1,
+        core: PyTree = (),
+        render: bool = False,
+    ) -> None:
+        """Prepares; nothing runs before `start`.
+
+        Args:
+            environment: the task.
+            policy: gives logits and what it remembers, from parameters, stacks of observations
+                and what it remembered.
+            count: number of environments, E.
+            length: steps of a rollout, T.
+            seed: of the environments.
+            frame_stack: frames that the policy sees.
+            core: shapes and dtypes of what the policy remembers in one environment.
+            render: whether pictures will be asked for.
+        """
+        self._environment, self._expected = environment, environment.observation
+        programs = _programs(environment, policy, count, length, frame_stack, core)
+        self._programs = CompiledPrograms(programs)
+        self._length, self._count = length, count
+        self._oldest = max(1, frame_stack - 1)  # an age of 0 is that of first observations only
+        self._render = render
+        self._set_out(seed)
+
+    def again(self, seed: int) -> Self:
+        """An actor like this one in other environments; what is compiled serves them all."""
+        other = copy.copy(self)
+        other._set_out(seed)
+        return other
+
+    def _set_out(self, seed: int) -> None:
+        count = self._count
+        self._seed = seed
+        self._vector: HostVector | None = None
+        self._taken = 0  # steps of the vector
+        self._called_at: float | None = None  # when the environments were asked, if they are busy
+        self._standing = Standing.at_start(count)
+        self._age = np.zeros(count, np.int32)
+
+    def start(self, params: Params) -> None:
+        """Starts the environments and their first episodes, and compiles.
+
+        Args:
+            params: shapes and dtypes of the policy's parameters.
+        """
+        with self._failures_located():
+            self._vector = self._environment.start(self._count, self._seed, render=self._render)
+            found = self._vector.reset()
+            self._observation = check_observation(found, self._expected, self._count)
+        programs = self._programs.programs
+        self._page, self._core = programs.page(), programs.blank()
+        for x, seen in zip(*map(jax.tree.leaves, (self._page, self._observation)), strict=True):
+            x[-1] = seen
+        self._act = self._programs.act(params)
+
+    def rollout(self, params: Params, key: Key) -> Rollout:
+        """Acts for T steps.
+
+        Args:
+            params: of the policy.
+            key: randomness of the actions.
+
+        Raises:
+            EnvironmentFailure: with the environment, its seed and the step in the message.
+        """
+        size = self._programs.programs.size
+        core, start, drawn = self._programs.begin(self._core, self._age, key)
+        noise, page = np.asarray(drawn), self._turn_page()
+        leaves, tape = jax.tree.leaves(page), Tape(self._length, self._count)
+        logits, action = np.empty_like(noise), np.empty(noise.shape[:2], np.int32)
+        age = np.zeros((self._length + 1, self._count), np.int32)
+        age[0], before = self._age, self._taken
+        try:
+            for t in range(self._length):
+                answer, core = self._act(params, [x[t : t + size] for x in leaves], age[t], core)
+                logits[t] = np.asarray(answer)
+                action[t] = (logits[t] + noise[t]).argmax(axis=-1)  # the Gumbel-max trick
+                tape.write(t, self._step(action[t]))
+                for x, seen in zip(leaves, jax.tree.leaves(self._observation), strict=True):
+                    x[t + size] = seen
+                np.add(age[t], 1, out=age[t + 1], where=~tape.first[t])
+        finally:  # also if a step fails, which may have begun with an earlier one's NaN
+            self._check(tape, leaves, before)
+        age = np.minimum(age, self._oldest)
+        told, episodes, self._standing = tape.read(self._standing)
+        self._core, self._age, self._page = core, age[-1], page
+        # The device may go on reading these arrays; nothing is written into them any more.
+        arrays = {"action": action, "behaviour_logits": logits, **vars(told)}
+        sent, ages = self._programs.send((arrays, age))
+        seen = jax.device_put(page)
+        observation = seen if size == 1 else Frames(seen, ages)
+        trajectory = Trajectory(observation=observation, core=start, **sent)
+        return Rollout(trajectory, episodes, int(told.mask.sum()))
+
+    def _turn_page(self) -> PyTree:
+        """A new page that begins with the last frames of the old one."""
+        size = self._programs.programs.size
+
+        def turn(old: np.ndarray) -> np.ndarray:
+            new = aligned(old.shape, old.dtype)
+            new[:size] = old[-size:]
+            return new
+
+        return jax.tree.map(turn, self._page)
+
+    def under_way(self) -> list[Episode]:
+        """The unfinished episodes as they stand; to be asked between two rollouts."""
+        return self._standing.episodes()
+
+    def render(self) -> np.ndarray | None:
+        """A picture of the first environment."""
+        if self._vector is None:
+            return None
+        with self._failures_located():  # such as a missing package to draw with
+            return self._vector.render()
+
+    def close(self) -> None:
+        """Ends the environments."""
+        vector, self._vector = self._vector, None
+        if vector is not None:
+            vector.close()
+
+    @property
+    def timeout(self) -> float:
+        """Seconds after which the environments count as hung."""
+        return self._environment.timeout
+
+    def hung(self) -> EnvironmentFailure | None:
+        """The failure to report if the environments have not answered in time."""
+        called_at, limit = self._called_at, self._environment.timeout
+        if called_at is None or time.monotonic() - called_at < limit:
+            return None
+        return self._located(EnvironmentFailure(f"did not answer within {limit:g} s"))
+
+    def _step(self, action: np.ndarray) -> HostStep:
+        assert self._vector is not None
+        self._taken += 1
+        with self._failures_located():
+            step = self._vector.step(action)
+            self._observation = as_declared(step.observation, self._expected, self._count)
+            for name in ("reward", "terminated", "truncated", "first"):
+                shape = np.shape(getattr(step, name))
+                if shape != (self._count,):
+                    raise EnvironmentFailure(
+                        f"returned {name} of shape {shape}; expected {(self._count,)}"
+                    )
+        return step
+
+    def _check(self, tape: Tape, leaves: list[np.ndarray], before: int) -> None:
+        """Looks at the numbers of a whole rollout, which costs far less than to do so every step.
+
+        Args:
+            tape: what the environments told.
+            leaves: what they showed, [S+T, E, ...].
+            before: steps taken before the rollout.
+        """
+        seen = [x[-self._length :][: tape.written] for x in leaves if x.dtype.kind == "f"]
+        checks = [(not_finite("an observation"), np.isfinite(x)) for x in seen] + tape.checks()
+        found = [
+            (*np.argwhere(~good)[0, :2].tolist(), message)
+            for message, good in checks
+            if not good.all()
+        ]
+        if found:
+            t, index, message = min(found)
+            self._taken = before + t + 1
+            raise self._located(EnvironmentFailure(message, index))
+
+    @contextmanager
+    def _failures_located(self) -> Iterator[None]:
+        self._called_at = time.monotonic()
+        try:
+            yield
+        except EnvironmentFailure as error:
+            raise self._located(error) from error
+        except UserError:
+            raise
+        except Exception as error:
+            failure = EnvironmentFailure(f"raised {type(error).__name__}: {error}")
+            raise self._located(failure) from error
+        finally:
+            self._called_at = None
+
+    def _located(self, failure: EnvironmentFailure) -> EnvironmentFailure:
+        seeds, index = seeds_from(self._seed, self._count), failure.index
+        who = (
+            f"environment {index} (seed {seeds[index]})"
+            if index is not None
+            else f"one of the environments (seeds {seeds[0]} to {seeds[-1]})"
+        )
+        step = f"step {self._taken}" if self._taken else "the start"
+        return EnvironmentFailure(
+            f"{self._environment.name}: {who} failed at {step}: it {failure}", index
+        )

@@ -1,0 +1,142 @@
+"""What is compiled of acting on the host.
+
+A step asks the device for nothing but logits: its time counts once a step. Noise is drawn before a
+rollout, and what a trajectory holds is written on the host and goes to the device after it.
+"""
+
+import dataclasses
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.agent import frames
+from discorl.agent.frames import Frames
+from discorl.networks.recurrence import blank_state, forget
+from discorl.types import Array, Key, Params, PyTree, Trajectory
+
+# Parameters, stacks [E, ...] and what the agent remembers [E, ...] -> logits [E, A], and what it
+# remembers from then on; see `discorl.agent.acting.Policy`.
+Policy = Callable[[Params, PyTree, PyTree], tuple[Array, PyTree]]
+
+
+_ALIGNMENT = 64  # bytes; of other arrays on the host, a device that is the processor makes a copy
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array with arbitrary contents, which the processor as a device reads where it is."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    room = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    return room[start : start + size].view(dtype).reshape(shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class ActingPrograms:
+    """Pure functions; `size` frames make a stack."""
+
+    policy: Policy
+    observation: PyTree  # shapes and dtypes of one
+    num_actions: int
+    count: int
+    length: int
+    size: int
+    state: PyTree  # shapes and dtypes of what the agent remembers in one environment
+
+    def blank(self) -> PyTree:
+        """What is remembered before the first rollout, [E, ...]."""
+        return blank_state(self.state, self.count)
+
+    def begin(self, core: PyTree, age: Array, key: Key) -> tuple[PyTree, PyTree, Array]:
+        """Begins a rollout.
+
+        Args:
+            core: what is remembered, [E, ...].
+            age: of the newest frames, [E].
+            key: randomness of the actions.
+
+        Returns:
+            what is remembered at the first observation, [E, ...], and as a trajectory holds it,
+            [1, E, ...]; noise for all actions, [T, E, A].
+        """
+        core = forget(core, age == 0)
+        shape = (self.count, self.num_actions)
+        noise = jax.vmap(lambda t: jax.random.gumbel(jax.random.fold_in(key, t), shape))
+        return core, jax.tree.map(lambda x: x[None], core), noise(jnp.arange(self.length))
+
+    def act(
+        self, params: Params, recent: list[Array], age: Array, core: PyTree
+    ) -> tuple[Array, PyTree]:
+        """Logits, [E, A], and what is remembered from then on.
+
+        Args:
+            params: of the policy.
+            recent: leaves of the last frames, [S, E, ...], the newest last.
+            age: of the newest, [E].
+            core: what is remembered, [E, ...].
+        """
+        frame = jax.tree.unflatten(jax.tree.structure(self.observation), recent)
+        if self.size == 1:
+            stack = jax.tree.map(lambda x: x[0], frame)
+        else:
+            stack = frames.window(frame, age, self.size)
+        return self.policy(params, stack, forget(core, age == 0))
+
+    def page(self) -> PyTree:
+        """Room for the frames of a rollout and S-1 before them, [S+T, E, ...]; on the host."""
+        moments = self.size + self.length
+
+        def room(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+            array = aligned((moments, self.count, *leaf.shape), leaf.dtype)
+            array[...] = 0
+            return array
+
+        return jax.tree.map(room, self.observation)
+
+    def example(self) -> Trajectory:
+        """Zeros in the shapes and dtypes of a trajectory."""
+        shape = (self.length, self.count)
+        frame = jax.tree.map(jnp.asarray, self.page())
+        age = jnp.zeros((self.length + 1, self.count), jnp.int32)
+        return Trajectory(
+            observation=frame if self.size == 1 else Frames(frame, age),
+            action=jnp.zeros(shape, jnp.int32),
+            reward=jnp.zeros(shape, jnp.float32),
+            terminated=jnp.zeros(shape, bool),
+            behaviour_logits=jnp.zeros((*shape, self.num_actions)),
+            truncated=jnp.zeros(shape, bool),
+            mask=jnp.zeros(shape, bool),
+            core=jax.tree.map(lambda x: x[None], self.blank()),
+        )
+
+
+class CompiledPrograms:
+    """Programs that several actors may use, in several threads; the first one compiles."""
+
+    def __init__(self, programs: ActingPrograms) -> None:
+        self.programs = programs
+        self.begin = jax.jit(programs.begin)
+        # Puts small arrays on the device, several times as fast as `jax.device_put`.
+        self.send = jax.jit(lambda arrays: arrays)
+        self._lock = threading.Lock()
+        self._act: Callable[..., tuple[Array, PyTree]] | None = None
+
+    def act(self, params: Params) -> Callable[..., tuple[Array, PyTree]]:
+        """`ActingPrograms.act`, compiled.
+
+        Args:
+            params: shapes and dtypes of the policy's parameters.
+        """
+        with self._lock:
+            if self._act is None:
+                programs = self.programs
+                recent = [x[: programs.size] for x in jax.tree.leaves(programs.page())]
+                age = np.zeros(programs.count, np.int32)
+                core = jax.eval_shape(programs.blank)
+                lowered = jax.jit(programs.act).lower(params, recent, age, core)
+                self._act = lowered.compile()
+            return self._act

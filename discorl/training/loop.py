@@ -1,0 +1,231 @@
+"""Training: a run from its settings to its results, and the loop on the host around updates."""
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl import envs, rules
+from discorl.envs import Environment, references
+from discorl.envs.host import EnvironmentFailure, HostEnvironment
+from discorl.runs import Run, check_source, compilation, curves
+from discorl.runs.files import write_errors_reported
+from discorl.runs.interrupts import interrupts
+from discorl.runs.progress import Progress
+from discorl.training import capacity
+from discorl.training.assembly import RULE_FILE, NetworkFactory, build, initial_state, reopen
+from discorl.training.config import LONGEST_CALL, Config, configure
+from discorl.training.host.trainer import HostProgram, HostTrainer
+from discorl.training.result import TrainResult, recent_return_of_all, row_of
+from discorl.training.trainer import CompiledProgram, Program, Programs, Trainer, TrainState
+from discorl.types import Params
+
+CALL_SECONDS = 1.0  # how long a call should take, so that progress shows and Ctrl-C is heard
+
+
+def train(
+    config: Config | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    environment: Environment | HostEnvironment | None = None,
+    network: NetworkFactory | None = None,
+    on_rows: Callable[[list[dict[str, float]]], None] | None = None,
+    programs: Programs | None = None,
+    **settings: Any,
+) -> TrainResult:
+    """Trains agents.
+
+    Args:
+        config: all settings; or else give them one by one.
+        out: the run directory to make; None keeps nothing on disk.
+        resume: a run directory to go on with, in place of settings.
+        environment: an environment of your own, in place of one by name.
+        network: makes a network of your own from the rule's `OutputSpec` and the observation's
+            shapes and dtypes.
+        on_rows: called with new rows of metrics as they come.
+        programs: those compiled in other runs, which this one may share and adds to.
+        **settings: fields of `Config`; see `discorl.configure`.
+
+    Returns:
+        the trained agents and their metrics.
+
+    Example:
+        result = discorl.train(rule="ppo", env="catch", seed=1, out="runs/ppo")
+        print(result.recent_return())
+    """
+    check_source(config, settings, out=out, resume=resume)
+    compilation.enable_cache()
+    with contextlib.ExitStack() as stack:
+        run = None
+        if resume is not None:
+            run = stack.enter_context(Run.open(resume))
+            trainer, eta = reopen(run, environment, network)
+        else:
+            config = config or configure(**settings)
+            trainer, eta = build(config, environment or envs.make(config.env), network)
+        template = jax.eval_shape(lambda: initial_state(trainer))
+        capacity.check_replay(trainer.config, template.replay)
+        if out is not None:
+            own = {"environment": environment is not None, "network": network is not None}
+            rule = rules.find(trainer.config.rule, trainer.config.rules_path)
+            described = trainer.config.as_dict() | {"own": own}
+            run = stack.enter_context(Run.create(out, described, copies={RULE_FILE: rule}))
+        if environment is not None or network is not None:
+            programs = None  # which are told apart by names
+        return _Loop(trainer, eta, run, template, on_rows, programs).run()
+
+
+class _Loop:
+    """Calls the compiled program until the run is done; logs, saves and listens for Ctrl-C."""
+
+    def __init__(
+        self,
+        trainer: Trainer | HostTrainer,
+        eta: Params,
+        run: Run | None,
+        template: TrainState,  # shapes and dtypes of a state
+        on_rows: Callable[[list[dict[str, float]]], None] | None,
+        programs: Programs | None,
+    ) -> None:
+        self._trainer = trainer
+        self._config = trainer.config
+        self._eta = eta
+        self._run = run
+        self._template = template
+        self._on_rows = on_rows
+        self._programs = programs
+        self._reference = references.of(trainer.environment)  # now, while nothing can be lost
+        self._rows: list[dict[str, float]] = []
+        self._lost: set[float] = set()  # seeds whose loss is not a finite number
+        self._seconds = 0.0
+
+    def run(self) -> TrainResult:
+        config = self._config
+        done, state = self._start()
+        if done == config.updates:
+            return self._finish(state, finished=True)
+        stopped = False
+        saved = done
+        rate = 0.0  # updates a second
+        with (
+            contextlib.closing(self._program(state, done)) as program,
+            Progress(config.updates) as progress,
+            interrupts() as interrupted,
+        ):
+            while done < config.updates and not stopped:
+                start = time.perf_counter()
+                try:
+                    state, metrics, count = program(state, self._call_length(done, rate))
+                except EnvironmentFailure as error:
+                    raise self._give_up(done, saved, state, error) from error
+                self._log(done, count, metrics)
+                elapsed = time.perf_counter() - start
+                self._seconds += elapsed
+                rate = count / elapsed
+                done += count
+                stopped = interrupted()
+                if done == config.updates or stopped or done % config.checkpoint_every == 0:
+                    self._save(done, state)
+                    saved = done
+                progress.update(done, {"return": recent_return_of_all(self._rows)})
+        return self._finish(state, finished=done == config.updates)
+
+    def _start(self) -> tuple[int, TrainState]:
+        if self._run is not None:
+            restored = self._run.restore(self._template)
+            if restored is not None:
+                columns = self._run.metrics()
+                names = list(columns)
+                self._rows = [
+                    dict(zip(names, row, strict=True))
+                    for row in zip(*columns.values(), strict=True)
+                ]
+                return restored[0], jax.tree.map(jnp.asarray, restored[1])
+        return 0, initial_state(self._trainer, self._programs)
+
+    def _program(self, state: TrainState, done: int) -> Program:
+        if isinstance(self._trainer, Trainer):
+            return CompiledProgram(self._trainer, self._eta, state, self._programs)
+        if done:
+            # The rest of a run is resumed bit for bit; these cannot be.
+            message = f"the environments of {self._config.env} start anew, with other seeds"
+            print(f"going on from update {done}: {message}", file=sys.stderr)
+        return HostProgram(self._trainer, self._eta, state, done)
+
+    def _give_up(
+        self, done: int, saved: int, state: TrainState, error: EnvironmentFailure
+    ) -> EnvironmentFailure:
+        """Saves what was learned before an environment failed, and says how to go on."""
+        if done > saved:
+            self._save(done, state)
+        if self._run is None or not done:
+            return error
+        return EnvironmentFailure(
+            f"{error}. The run is saved as of update {done}; go on with `--resume {self._run.path}`"
+        )
+
+    def _call_length(self, done: int, rate: float) -> int:
+        """Updates of the next call: about a second's worth, in whole rows of metrics."""
+        config = self._config
+        every = config.log_every
+        wished = max(1, round(rate * CALL_SECONDS / every)) * every
+        to_checkpoint = config.checkpoint_every - done % config.checkpoint_every
+        return min(wished, LONGEST_CALL // every * every, to_checkpoint, config.updates - done)
+
+    def _log(self, done: int, count: int, metrics: Mapping[str, np.ndarray]) -> None:
+        config = self._config
+        if config.seeds == 1:
+            metrics = {name: rows[None] for name, rows in metrics.items()}
+        rows = []
+        for start in range(0, count, config.log_every):
+            stop = min(start + config.log_every, count)
+            for i in range(config.seeds):
+                part = {name: table[i, start:stop] for name, table in metrics.items()}
+                rows.append({"update": done + stop, "seed": config.seed + i, **row_of(part)})
+        self._rows += rows
+        self._warn_of_nan(rows)
+        if self._run is not None:
+            self._run.log(rows)
+        if self._on_rows is not None:
+            self._on_rows(rows)
+
+    def _warn_of_nan(self, rows: list[dict[str, float]]) -> None:
+        """Says once of each seed that its loss is lost; the others go on."""
+        for row in rows:
+            if not math.isfinite(row["loss"]) and row["seed"] not in self._lost:
+                self._lost.add(row["seed"])
+                print(
+                    f"seed {row['seed']}: the loss is not a finite number by update "
+                    f"{row['update']}, and will not be again; is the learning rate too high, or "
+                    f"does `discorl envs check {self._config.env}` find a mistake?",
+                    file=sys.stderr,
+                )
+
+    def _save(self, done: int, state: TrainState) -> None:
+        if self._run is None:
+            return
+        self._run.save(done, state)
+        with write_errors_reported(self._run.curve_path):
+            curves.learning_curve(
+                self._run.curve_path,
+                self._columns(),
+                title=f"{self._config.rule} on {self._config.env}",
+            )
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        names = self._rows[0] if self._rows else {}
+        return {name: np.array([row[name] for row in self._rows]) for name in names}
+
+    def _finish(self, state: TrainState, finished: bool) -> TrainResult:
+        path = None if self._run is None else self._run.path
+        return TrainResult(
+            self._config, state, self._columns(), path, finished, self._seconds, self._reference
+        )

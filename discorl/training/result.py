@@ -1,0 +1,74 @@
+"""What training leaves behind, and the numbers of its table of metrics."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from discorl.envs import Reference
+from discorl.runs.metrics import EPISODE, Row
+from discorl.training.config import Config
+from discorl.training.trainer import TrainState
+
+RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is reported
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainResult:
+    """What training leaves behind."""
+
+    config: Config
+    state: TrainState  # with several seeds, every leaf has a leading axis
+    metrics: dict[str, np.ndarray]  # columns of the table of metrics
+    path: Path | None  # the run directory
+    finished: bool  # False: stopped by the user; the run can be resumed
+    seconds: float  # that updates took, compilation apart
+    reference: Reference | None = None  # the returns that make scores of 0 and 1, if known
+
+    def recent_return(self) -> np.ndarray:
+        """Mean return over the last tenth of the updates, for each seed."""
+        return np.array([recent_return(self.metrics, seed) for seed in seeds_of(self.metrics)])
+
+
+def seeds_of(metrics: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The seeds that a table of metrics holds."""
+    return np.unique(metrics["seed"])
+
+
+def recent_return(metrics: Mapping[str, np.ndarray], seed: int) -> float:
+    """Mean return of one seed over the last tenth of the updates; NaN if no episode ended."""
+    latest = metrics["update"] > (1 - RECENT) * metrics["update"].max()
+    rows = (metrics["seed"] == seed) & latest
+    values, episodes = metrics["return"][rows], metrics["episodes"][rows]
+    seen = episodes > 0
+    return float(np.average(values[seen], weights=episodes[seen])) if seen.any() else math.nan
+
+
+def recent_return_of_all(rows: Sequence[Row]) -> float:
+    """Mean return of all seeds over the last tenth of the rows; NaN if no episode ended."""
+    latest = rows[-math.ceil(RECENT * len(rows)) :]
+    seen = [(row["return"], row["episodes"]) for row in latest if row["episodes"] > 0]
+    if not seen:
+        return math.nan
+    values, episodes = np.transpose(seen)
+    return float(np.average(values, weights=episodes))
+
+
+def row_of(part: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """One row of metrics from those of several updates.
+
+    Means, but for totals and for what is a mean over episodes already.
+    """
+    episodes = part["episodes"]
+    row: dict[str, float] = {"steps": int(part["steps"][-1]), "episodes": int(episodes.sum())}
+    for name in sorted(set(part) - set(row)):
+        values = part[name]
+        if name in ("return", "episode_length") or name.startswith(EPISODE):
+            seen = (episodes > 0) & ~np.isnan(values)
+            mean = np.average(values[seen], weights=episodes[seen]) if seen.any() else math.nan
+        else:
+            mean = values.mean()
+        row[name] = float(mean)
+    return row

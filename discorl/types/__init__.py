@@ -1,0 +1,25 @@
+"""The data that flows through discorl, its shapes, and names with settings."""
+
+from discorl.types.errors import UserError
+from discorl.types.trajectory import (
+    Array,
+    Key,
+    Metrics,
+    Outputs,
+    OutputSpec,
+    Params,
+    PyTree,
+    Trajectory,
+)
+
+__all__ = [
+    "Array",
+    "Key",
+    "Metrics",
+    "OutputSpec",
+    "Outputs",
+    "Params",
+    "PyTree",
+    "Trajectory",
+    "UserError",
+]

@@ -1,0 +1,84 @@
+"""The data that flows through discorl, with every shape documented once.
+
+`T` is the number of transitions of a trajectory, `B` the number of trajectories in a batch and `A`
+the number of actions. Time comes first. Observations exist at the `T + 1` moments around the
+transitions, everything else once per transition.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+PyTree = Any
+Params = Any  # nested containers of arrays
+Key = jax.Array
+Outputs = dict[str, Array]  # what a network says, by the name of the output
+Metrics = dict[str, Array]  # scalars to log, by name
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Trajectory:
+    """Experience of one stretch of time, in the layout that every rule learns from.
+
+    An episode may end inside a trajectory. After a termination the next observation is simply the
+    first of the next episode. After a truncation (a time limit) the next observation must be the
+    true last one of the cut episode, for its value is bootstrapped from; the step taken there is a
+    *filler*, never learned from, and the next episode begins one step later. Environments on the
+    host may need such a step after a termination too: it is then marked as truncated as well.
+    """
+
+    observation: PyTree  # [T+1, B, ...], any pytree of arrays
+    action: Array  # [T, B] int, taken at observation[t]
+    reward: Array  # [T, B], follows action[t]
+    terminated: Array  # [T, B] bool, the episode ended because of action[t]
+    behaviour_logits: Array  # [T, B, A], policy that chose action[t]
+    truncated: Array | None = None  # [T, B] bool, cut by a time limit after step t; None: never
+    mask: Array | None = None  # [T, B], 0 where step t is not to be learned from; None: all ones
+    core: PyTree = ()  # [1, B, ...], state of a network that remembers, before observation[0]
+
+    def filler(self) -> Array:
+        """Steps that stand in for a reset after a truncation: [T, B] bool."""
+        if self.truncated is None:
+            return jnp.zeros(self.action.shape, bool)
+        first = jnp.zeros_like(self.truncated[:1], bool)
+        if self.mask is not None:
+            # An episode may have been cut by the last step of the rollout before.
+            first = self.mask[:1] == 0
+        return jnp.concatenate([first, self.truncated[:-1].astype(bool)])
+
+    def cut(self) -> Array:
+        """Steps whose successor belongs to another episode or to a filler: [T, B] bool."""
+        terminated = self.terminated.astype(bool)
+        return terminated if self.truncated is None else terminated | self.truncated.astype(bool)
+
+    def begins(self) -> Array:
+        """Moments at which an episode begins, but for the first moment: [T+1, B] bool.
+
+        What was remembered is forgotten there. A truncated episode's last observation is not such
+        a moment: it belongs to what came before, and its value is bootstrapped from.
+        """
+        begins = self.filler()
+        ended = self.terminated.astype(bool)
+        begins |= ended if self.truncated is None else ended & ~self.truncated.astype(bool)
+        return jnp.concatenate([jnp.zeros_like(begins[:1]), begins])
+
+    def learnable(self, dtype: Any) -> Array:
+        """Weight of each step in the loss: [T, B]."""
+        learnable = (~self.filler()).astype(dtype)
+        return learnable if self.mask is None else learnable * self.mask.astype(dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputSpec:
+    """The outputs that a rule asks a network for, and their shapes for one observation.
+
+    `action` outputs come once per action: the network yields [A, *shape] for them.
+    """
+
+    num_actions: int
+    state: dict[str, tuple[int, ...]]  # holds what `Rule.policy` reads
+    action: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)

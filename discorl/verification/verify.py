@@ -1,0 +1,112 @@
+"""Recomputes golden cases, so that a user can prove what their machine and versions compute.
+
+A directory holds npz files of three kinds, told apart by the names of their arrays: calls of the
+rule on given outputs (`call0/...`), updates of an agent (`step0/...`) and a meta-gradient
+(`train0/...`). The rule is in `meta_network.npz` beside them, or else named by the caller.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from discorl import rules
+from discorl.rules.files import weights
+from discorl.runs import compilation
+from discorl.types import Params, UserError
+from discorl.verification.cases import Case, cast
+from discorl.verification.checks import Errors, check_learner, check_meta_gradient, check_rule
+
+RULE_FILE = "meta_network.npz"
+DEFAULT_RULE = "disco103"
+
+# Largest error accepted, relative to the largest value of an array; None: shown, not judged. One
+# step of Adam turns the rounding noise of a nearly zero gradient into a full step, so in float32
+# only the rule itself can be judged.
+TOLERANCE: dict[tuple[str, str], float | None] = {
+    ("rule", "float64"): 1e-5,
+    ("rule", "float32"): 1e-4,
+    ("learner", "float64"): 1e-5,
+    ("learner", "float32"): None,
+    ("meta-gradient", "float64"): 1e-3,
+    ("meta-gradient", "float32"): None,
+}
+
+# By how the names of a case's arrays start.
+CHECKS: dict[str, tuple[str, Callable[[Case, Params, Errors], None]]] = {
+    "call0/": ("rule", check_rule),
+    "step0/": ("learner", check_learner),
+    "train0/": ("meta-gradient", check_meta_gradient),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """The largest error of one quantity in one file."""
+
+    file: str
+    dtype: str
+    quantity: str
+    error: float
+    tolerance: float | None  # None: not judged
+
+    @property
+    def ok(self) -> bool:
+        """Whether the error is within the tolerance; NaN never is."""
+        if self.tolerance is None:
+            return not math.isnan(self.error)
+        return self.error <= self.tolerance
+
+
+def verify(directory: str | Path, rule: str | None = None) -> list[Check]:
+    """Recomputes every golden case in a directory and those below it.
+
+    Args:
+        directory: where the cases are.
+        rule: the rule of cases that have none beside them, a name or a file; disco103 by default.
+
+    Returns:
+        one check for each quantity, in float64 and then in float32.
+
+    Raises:
+        UserError: there are no cases, or one of them is not what it should be.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise UserError(f"{directory}: there is no such directory")
+    files = sorted(p for p in directory.rglob("*.npz") if p.name != RULE_FILE)
+    if not files:
+        raise UserError(f"{directory}: holds no golden cases (npz files)")
+    compilation.enable_cache()
+    checks = []
+    for path in files:
+        beside = path.parent / RULE_FILE
+        eta = weights.load(beside).eta if beside.is_file() else _told(rule, path)
+        for dtype in ("float64", "float32"):
+            with jax.enable_x64(dtype == "float64"):
+                checks += _check_file(path, str(path.relative_to(directory)), eta, dtype)
+    return checks
+
+
+def _told(rule: str | None, path: Path) -> Params:
+    eta = rules.load(rule or DEFAULT_RULE)[1]
+    if not eta:
+        raise UserError(f"{path}: needs a discovered rule, and '{rule}' is a hand-made one")
+    return eta
+
+
+def _check_file(path: Path, name: str, eta: Params, dtype: str) -> list[Check]:
+    case = Case(path, dtype)
+    for prefix, (kind, check) in CHECKS.items():
+        if case.has(prefix):
+            errors = Errors()
+            try:
+                check(case, cast(eta, dtype), errors)
+            except (KeyError, TypeError, IndexError, ValueError) as error:
+                raise UserError(f"{path}: not a complete case: {error!r}") from error
+            tolerance = TOLERANCE[kind, dtype]
+            return [Check(name, dtype, q, e, tolerance) for q, e in errors.largest.items()]
+    starts = ", ".join(CHECKS)
+    raise UserError(f"{path}: not a golden case; its arrays start with none of {starts}")
