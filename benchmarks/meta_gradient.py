@@ -55,7 +55,7 @@ def main() -> None:
     optimizer = discorl.Optimisation(learning_rate=5e-4).optimizer()
     learner = discorl.Learner(rule, network, optimizer, ACTIONS, arguments.mixed_mode)
     meta_value = MetaValue(observation)
-    agent = (learner.init(jax.random.key(0), observation), meta_value.init(jax.random.key(1)))
+    agent = (learner.init(jax.random.key(0), observation, 1), meta_value.init(jax.random.key(1)))
     meta_gradient = MetaGradient(learner, meta_value)
 
     validation = first(batches(1))

@@ -37,7 +37,7 @@ def measure(rule_name: str, num_actions: int, repeats: int) -> dict:
     network = discorl.networks.standard(rule.outputs(num_actions), observation)
     optimizer = discorl.Optimisation(learning_rate=1e-2).optimizer()
     learner = discorl.Learner(rule, network, optimizer, num_actions)
-    state = learner.init(jax.random.key(1), observation)
+    state = learner.init(jax.random.key(1), observation, 1)
     eta = jax.tree.map(jnp.asarray, eta)
     arguments = (state, eta, example_batch(num_actions))
     update = jax.jit(learner.update).lower(*arguments).compile()

@@ -20,7 +20,7 @@ rule, eta = discorl.load_rule("actor_critic")  # or disco103, or a file
 observation = jax.ShapeDtypeStruct((4,), np.float32)  # of one moment; any pytree of arrays
 network = discorl.networks.standard(rule.outputs(A), observation, hidden=(64,))
 learner = discorl.Learner(rule, network, discorl.Optimisation(learning_rate=1e-3).optimizer(), A)
-state, update = learner.init(jax.random.key(0), observation), jax.jit(learner.update)
+state, update = learner.init(jax.random.key(0), observation, updates), jax.jit(learner.update)
 for seed in range(updates):
     generator = np.random.default_rng(seed)
     seen = generator.normal(size=(T + 1, B, 4)).astype(np.float32)  # [T+1, B, ...]

@@ -22,7 +22,7 @@ def network_for(rule):
 def fresh(learner, seed=0):
     """A state in float64 whose target network differs from the parameters."""
     with jax.enable_x64(False):
-        state = learner.init(jax.random.key(seed), jax.ShapeDtypeStruct((2,), jnp.float32))
+        state = learner.init(jax.random.key(seed), jax.ShapeDtypeStruct((2,), jnp.float32), 1)
     state = dataclasses.replace(
         state,
         key=jax.random.key(1),

@@ -152,7 +152,7 @@ def case(seed=0, predictions=4, bins=5):
 
 def state_of(rule):
     """A state in the middle of a life: at its very start the meta-RNN gives nothing."""
-    state = cast(rule.init_state(), "float64")
+    state = cast(rule.init_state(1), "float64")
     meta = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size) + 1.0), state.meta_rnn)
     moments = returns.Moments(*(jnp.float64(x) for x in (0.1, 0.7, 0.5)))
     return type(state)(meta, moments, moments)

@@ -54,7 +54,7 @@ def test_every_trajectory_is_seen_once_in_every_epoch():
         lambda params, observation: {"logits": params + jnp.zeros((len(observation), 1))},
     )
     learner = Learner(rule, network, recorder(epochs * minibatches), ACTIONS)
-    state = learner.init(jax.random.key(0), OBSERVATION)
+    state = learner.init(jax.random.key(0), OBSERVATION, 1)
     trajectory = random_trajectory(0, 2, batch)
     bits = 2.0 ** np.arange(batch)
     trajectory = dataclasses.replace(

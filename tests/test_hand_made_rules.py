@@ -59,7 +59,7 @@ def experience(seed: int = 0) -> tuple[Trajectory, Outputs]:
 def targets_of(
     rule: HandMade, trajectory: Trajectory, outputs: Outputs
 ) -> tuple[dict[str, Array], Metrics]:
-    targets, state, metrics = rule.targets((), rule.init_state(), trajectory, outputs, {})
+    targets, state, metrics = rule.targets((), rule.init_state(1), trajectory, outputs, {})
     assert state == ()
     return targets, metrics
 

@@ -289,5 +289,5 @@ def test_target_network_averages_the_parameters_from_before_the_update():
 
 def test_rules_without_a_target_network_keep_none():
     learner = gradient_learner(ActorCritic())
-    state = learner.init(jax.random.key(0), OBSERVATION)
+    state = learner.init(jax.random.key(0), OBSERVATION, 1)
     assert state.target_params is None

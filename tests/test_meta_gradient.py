@@ -77,7 +77,7 @@ def beginning(meta_gradient):
 
     @jax.jit
     def start(key):
-        state = learner.init(key, meta_value.observation)
+        state = learner.init(key, meta_value.observation, 1)
         state = cast((learner.rule.init_params(key), state, meta_value.init(key)), "float64")
         # The optimiser's own zeros are of the type of the parameters.
         fresh = dataclasses.replace(state[1], optimizer=learner.optimizer.init(state[1].params))

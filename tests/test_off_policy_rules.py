@@ -147,7 +147,7 @@ def test_gradient_of_q_lambda_by_hand():
 @pytest.mark.parametrize("seed", range(3))
 def test_targets_of_muesli_against_a_loop(seed):
     """Of two updates, for the moving average of the second goes back to the first."""
-    state, second_moment = cast(MUESLI.init_state(), "float64"), 0.0
+    state, second_moment = cast(MUESLI.init_state(1), "float64"), 0.0
     for update in range(2):
         trajectory, online, target = case(MUESLI, seed + 100 * update)
         targets, state, metrics = targets_of(MUESLI, state, trajectory, online, target)
@@ -194,7 +194,7 @@ def test_the_improved_policy_of_muesli_by_numbers():
     logits = jnp.zeros((2, 1, 2)).at[..., 1].set(np.log(3))
     q = jnp.broadcast_to(jnp.array([3.0, 1.0]), (2, 1, 2))
     online, target = {"logits": jnp.zeros((2, 1, 2))}, {"logits": logits, "q": q}
-    targets, _, _ = rule.targets((), rule.init_state(), trajectory, online, target)
+    targets, _, _ = rule.targets((), rule.init_state(1), trajectory, online, target)
     # Divided by sigma = 0.5, both advantages leave the clip: +1 and -1.
     odds = (1 / 4 * np.e) / (3 / 4 / np.e)
     found = reference.softmax(np.asarray(targets["pi"]))[0, 0]
@@ -243,7 +243,7 @@ def test_targets_carry_no_gradient(rule):
     trajectory, online, target = case(rule, 0)
 
     def total(online, target):
-        found = targets_of(rule, rule.init_state(), trajectory, online, target)
+        found = targets_of(rule, rule.init_state(1), trajectory, online, target)
         return sum(jnp.sum(x) for x in jax.tree.leaves(found))
 
     slopes = jax.grad(total, argnums=(0, 1))(online, target)
@@ -266,7 +266,7 @@ def test_steps_that_are_not_learned_from_have_no_influence(rule):
         reward=keep(trajectory.reward, 1e3 * other.reward),
         behaviour_logits=keep(trajectory.behaviour_logits, other.behaviour_logits),
     )
-    state = rule.init_state()
+    state = rule.init_state(1)
     before, *before_rest = targets_of(rule, state, trajectory, online, target)
     after, *after_rest = targets_of(rule, state, changed, online, target)
     jax.tree.map(np.testing.assert_array_equal, before_rest, after_rest)

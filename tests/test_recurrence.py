@@ -75,7 +75,7 @@ def test_without_a_core_there_is_nothing_to_remember():
     learner = learner_for(jax.ShapeDtypeStruct((3,), jnp.float32), core=0)
     assert learner.network.recurrence is None
     assert learner.network.state == ()
-    params = learner.init(KEY, jax.ShapeDtypeStruct((3,), jnp.float32)).params
+    params = learner.init(KEY, jax.ShapeDtypeStruct((3,), jnp.float32), 1).params
     assert learner.policy(params, jnp.ones((4, 3)))[1] == ()
     assert "core" not in params
 
@@ -88,7 +88,7 @@ def native_rollouts():
     """Parameters, and rollouts in environments whose episodes end in both ways."""
     environment = Mortal(lifetime=3, limit=4)
     learner = learner_for(environment.observation)
-    params = enlarged(learner.init(KEY, environment.observation).params)
+    params = enlarged(learner.init(KEY, environment.observation, 1).params)
 
     def live(state, key):
         policy = functools.partial(learner.policy, params)
@@ -183,7 +183,7 @@ def test_both_networks_start_from_what_was_stored():
     learner, part = dataclasses.replace(learner, rule=WithTarget()), parts[2]
     assert np.any(part.core[0])
     other = jax.tree.map(lambda x: x + 0.1, params)
-    state = learner.init(KEY, Mortal(lifetime=3, limit=4).observation)
+    state = learner.init(KEY, Mortal(lifetime=3, limit=4).observation, 1)
     state = dataclasses.replace(state, params=params, target_params=other)
     after, _, details = jax.jit(learner.update_in_detail)(state, (), part)
     for agent, seen in ((params, details.online), (other, details.target)):
@@ -225,7 +225,7 @@ def test_nothing_is_remembered_across_an_episodes_end():
     )
     observation = jax.ShapeDtypeStruct((3,), jnp.float32)
     learner = learner_for(observation)
-    params = enlarged(learner.init(KEY, observation).params)
+    params = enlarged(learner.init(KEY, observation, 1).params)
 
     def values(seen, core):
         given = dataclasses.replace(trajectory, observation=seen, core=core)
@@ -249,7 +249,7 @@ def test_minibatches_take_their_trajectories_memories_along():
     learner = learner_for(
         Mortal(lifetime=3, limit=4).observation, rule=PPO(epochs=2, minibatches=3)
     )
-    state = jax.eval_shape(lambda: learner.init(KEY, Mortal(lifetime=3, limit=4).observation))
+    state = jax.eval_shape(lambda: learner.init(KEY, Mortal(lifetime=3, limit=4).observation, 1))
     after, _ = jax.eval_shape(learner.update, state, (), part)
     assert jax.tree.structure(after) == jax.tree.structure(state)
 

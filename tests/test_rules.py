@@ -71,8 +71,8 @@ def test_metrics_of_disco_pass_over_fillers():
         behaviour_logits=jnp.zeros((STEPS, BATCH, ACTIONS)),
         truncated=jnp.zeros((STEPS, BATCH), bool).at[1, 0].set(True),
     )
-    targets, _, metrics = rule.targets(eta, rule.init_state(), trajectory, online, target)
-    values, _ = rule.values(rule.init_state(), trajectory, online, target)
+    targets, _, metrics = rule.targets(eta, rule.init_state(1), trajectory, online, target)
+    values, _ = rule.values(rule.init_state(1), trajectory, online, target)
     learned = np.ones((STEPS, BATCH), bool)
     learned[2, 0] = False
     pi_hat = np.asarray(jax.nn.softmax(targets.pi))

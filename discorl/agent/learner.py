@@ -47,7 +47,7 @@ class Learner:
 
     Example:
         learner = Learner(rule, network, optimizer, num_actions=3)
-        state = learner.init(key, observation)  # of one moment, without batch axes
+        state = learner.init(key, observation, lifetime)  # an observation without batch axes
         state, metrics = jax.jit(learner.update)(state, eta, trajectory)
     """
 
@@ -69,12 +69,13 @@ class Learner:
         """The network in the parts that an update needs."""
         return parts_of(self.network, self.spec)
 
-    def init(self, key: Key, observation: PyTree) -> LearnerState:
+    def init(self, key: Key, observation: PyTree, lifetime: Array | int) -> LearnerState:
         """A fresh agent.
 
         Args:
             key: random key.
             observation: one observation, or its shapes and dtypes.
+            lifetime: updates that the agent will make, []; rules with schedules read it.
         """
         network_key, learner_key = jax.random.split(key)
         batch = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), observation)
@@ -84,7 +85,7 @@ class Learner:
             params=params,
             target_params=None if self.rule.target_decay is None else params,
             optimizer=self.optimizer.init(params),
-            rule=self.rule.init_state(),
+            rule=self.rule.init_state(jnp.asarray(lifetime, jnp.int32)),
             key=learner_key,
             updates=jnp.zeros((), jnp.int32),
         )
@@ -126,6 +127,7 @@ class Learner:
     ) -> tuple[LearnerState, Metrics, Details]:
         """Like `update`, and shows what went on inside."""
         key, steps_key = jax.random.split(state.key)
+        step_size = self.rule.step_size(eta, state.rule)
         if self.rule.epochs * self.rule.minibatches == 1:
             # One forward pass serves both the targets and the gradient.
             outputs, pullback, root = jax.vjp(
@@ -139,12 +141,14 @@ class Learner:
                 gradients = self._gradient()(state.params, details.targets, trajectory)
             else:
                 (gradients,) = pullback(output_gradients)
-            moved, norms = self._apply(gradients, state.params, state.optimizer)
+            moved, norms = self._apply(gradients, state.params, state.optimizer, step_size)
             metrics |= loss_metrics | norms
         else:
             outputs, root = self.outputs(state.params, trajectory)
             details, rule_state, metrics = self._ask(state, eta, trajectory, outputs, root)
-            moved, step_metrics = self._many_steps(state, trajectory, details.targets, steps_key)
+            moved, step_metrics = self._many_steps(
+                state, trajectory, details.targets, step_size, steps_key
+            )
             metrics |= step_metrics
         target_params = state.target_params
         if self.rule.target_decay is not None:
@@ -182,6 +186,7 @@ class Learner:
         state: LearnerState,
         trajectory: Trajectory,
         targets: PyTree,
+        step_size: Array | None,
         key: Key,
     ) -> tuple[tuple[Params, PyTree], Metrics]:
         """Passes over the batch in random minibatches of whole trajectories."""
@@ -202,7 +207,7 @@ class Learner:
                 return self._loss(self.outputs(params, piece)[0], piece_targets, piece)
 
             gradients, loss_metrics = jax.grad(loss, has_aux=True)(params)
-            moved, norms = self._apply(gradients, params, optimizer)
+            moved, norms = self._apply(gradients, params, optimizer, step_size)
             return moved, loss_metrics | norms
 
         moved, metrics = jax.lax.scan(step, (state.params, state.optimizer), parts)
@@ -288,9 +293,11 @@ class Learner:
         return gradient
 
     def _apply(
-        self, gradients: Params, params: Params, optimizer: PyTree
+        self, gradients: Params, params: Params, optimizer: PyTree, step_size: Array | None
     ) -> tuple[tuple[Params, PyTree], Metrics]:
         updates, optimizer = self.optimizer.update(gradients, optimizer, params)
+        if step_size is not None:
+            updates = jax.tree.map(lambda u: step_size.astype(u.dtype) * u, updates)
         norms = {
             "gradient_norm": optax.tree.norm(gradients),
             "update_norm": optax.tree.norm(updates),

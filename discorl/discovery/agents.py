@@ -74,6 +74,11 @@ def draw_lifetime(key: Key, lifetimes: Sequence[int]) -> Array:
     return lengths[jax.random.categorical(key, -jnp.log(lengths.astype(jnp.float32)))]
 
 
+def updates_within(agent: Config, steps: Array) -> Array:
+    """Updates that an agent makes in a life of so many environment steps, [] int32."""
+    return jnp.maximum(1, steps // (agent.environments * agent.unroll))
+
+
 def learner_of(
     agent: Config, num_actions: int, observation: PyTree, rule: Disco, *, mixed_mode: bool = False
 ) -> Learner:
@@ -170,9 +175,11 @@ class Agents:
             key, 6
         )
         task = self._tasks.draw(task_key)
+        budget = draw_lifetime(budget_key, self._config.lifetimes)
+        lifetime = updates_within(self._agent, budget)
         return AgentState(
             task=task,
-            training=self._trainer(task).init(training_key),
+            training=self._trainer(task).init(training_key, lifetime),
             validation=acting.init(
                 self._judge(task).acted,
                 validation_key,
@@ -181,7 +188,7 @@ class Agents:
             ),
             meta_value=self.meta_value.init(value_key),
             key=key,
-            budget=draw_lifetime(budget_key, self._config.lifetimes),
+            budget=budget,
             lives=lives,
         )
 

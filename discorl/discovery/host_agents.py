@@ -14,7 +14,14 @@ import numpy as np
 from discorl.agent import frames
 from discorl.agent.learner import Learner
 from discorl.agent.replay import ReplayState
-from discorl.discovery.agents import Life, draw_lifetime, judging, learner_of, meta_gradient_of
+from discorl.discovery.agents import (
+    Life,
+    draw_lifetime,
+    judging,
+    learner_of,
+    meta_gradient_of,
+    updates_within,
+)
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_windows import Places, Window
 from discorl.discovery.meta_gradient import Update
@@ -100,11 +107,13 @@ class HostAgents:
             lives: [] int32, lives before this one.
         """
         key, training_key, value_key, budget_key = jax.random.split(key, 4)
+        budget = draw_lifetime(budget_key, self._config.lifetimes)
+        lifetime = updates_within(self._trainer.config, budget)
         return Life(
-            training=self._trainer.init(training_key),
+            training=self._trainer.init(training_key, lifetime),
             meta_value=self.meta_value.init(value_key),
             key=key,
-            budget=draw_lifetime(budget_key, self._config.lifetimes),
+            budget=budget,
             lives=lives,
         )
 

@@ -45,7 +45,7 @@ class HostScoring:
             EnvironmentFailure: an environment failed.
         """
         del environment
-        agents = [self._begin(key) for key in keys]
+        agents = [self._begin(key, updates) for key in keys]
         table = {name: np.zeros((len(agents), updates)) for name in ("return", "episodes")}
         actors: list[Background] = []
         try:

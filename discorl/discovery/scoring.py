@@ -87,15 +87,15 @@ class _Program:
         seen = frames.stacked(environment.observation, agent.frame_stack)
         learner = learner_of(agent, environment.num_actions, seen, rule)
 
-        def begin(task: PyTree, key: Key) -> TrainState:
-            return Trainer(agent, assemble(task), learner).init(key)
+        def begin(task: PyTree, key: Key, lifetime: Array) -> TrainState:
+            return Trainer(agent, assemble(task), learner).init(key, lifetime)
 
         def go_on(
             task: PyTree, state: TrainState, eta: Params, count: Array
         ) -> tuple[TrainState, Metrics]:
             return Trainer(agent, assemble(task), learner).run(state, eta, count)
 
-        self._begin = jax.jit(jax.vmap(begin, in_axes=(None, 0)))
+        self._begin = jax.jit(jax.vmap(begin, in_axes=(None, 0, None)))
         self._go_on = jax.jit(jax.vmap(go_on, in_axes=(None, 0, None, None)), donate_argnums=1)
 
     def run(
@@ -103,7 +103,7 @@ class _Program:
     ) -> dict[str, np.ndarray]:
         """Trains an agent for each key; returns metrics of every update, [S, updates]."""
         task, _ = _take_apart(environment)
-        state = self._begin(task, keys)
+        state = self._begin(task, keys, jnp.int32(updates))
         parts = []
         for done in range(0, updates, LONGEST_CALL):
             count = min(LONGEST_CALL, updates - done)

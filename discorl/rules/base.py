@@ -65,9 +65,27 @@ class Rule(abc.ABC):
         del key
         return ()
 
-    def init_state(self) -> PyTree:
-        """What the rule remembers from update to update over one agent's lifetime."""
+    def init_state(self, lifetime: Array) -> PyTree:
+        """The rule's state at the beginning of an agent's life.
+
+        Args:
+            lifetime: [] int32, updates that the agent will make.
+        """
+        del lifetime
         return ()
+
+    def step_size(self, eta: Params, state: PyTree) -> Array | None:
+        """What the learning rate is multiplied by in one update.
+
+        Args:
+            eta: the rule's parameters.
+            state: the rule's state before the update.
+
+        Returns:
+            the multiplier, []; None: the learning rate stays as it is.
+        """
+        del eta, state
+        return None
 
     def policy(self, outputs: Outputs) -> Array:
         """Logits of the policy that an agent acts by.
@@ -131,3 +149,20 @@ class Rule(abc.ABC):
         Returns:
             named terms, each [T, B].
         """
+
+    def penalty(
+        self, targets: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
+    ) -> Array | None:
+        """What discovery by meta-gradients adds to its loss to keep the rule's targets sound.
+
+        Args:
+            targets: from `targets`; gradients with respect to `eta` flow through them.
+            trajectory: the batch of experience, [T, B].
+            online: what `targets` was given.
+            target: likewise.
+
+        Returns:
+            the penalty, []; None: there is none.
+        """
+        del targets, trajectory, online, target
+        return None

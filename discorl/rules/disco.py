@@ -132,8 +132,9 @@ class Disco(Rule):
             eta = eta | {"gate": gate | {"b": jnp.ones_like(gate["b"])}}
         return eta
 
-    def init_state(self) -> DiscoState:
-        """The state at the beginning of an agent's life."""
+    def init_state(self, lifetime: Array) -> DiscoState:
+        """Zero hidden states and empty moments."""
+        del lifetime
         moments = returns.init_moments()
         return DiscoState(meta_network.init_state(self.sizes), moments, moments)
 

@@ -54,8 +54,9 @@ class Muesli(Rule):
             action={"aux_pi": (num_actions,)},
         )
 
-    def init_state(self) -> Moments:
+    def init_state(self, lifetime: Array) -> Moments:
         """Moments of the advantage."""
+        del lifetime
         return returns.init_moments()
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array | None:

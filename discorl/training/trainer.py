@@ -74,11 +74,17 @@ class Trainer:
         seen = observation if size == 1 else frames.of_remembering(observation, size)
         return self.learner.policy(params, seen, core)
 
-    def init(self, key: Key) -> TrainState:
-        """A fresh agent in fresh environments."""
+    def init(self, key: Key, lifetime: Array | None = None) -> TrainState:
+        """A fresh agent in fresh environments.
+
+        Args:
+            key: random key.
+            lifetime: updates that the agent will make, [] int32; by default those of the settings.
+        """
+        lifetime = jnp.int32(self.config.updates) if lifetime is None else lifetime
         learner_key, actor_key, key = jax.random.split(key, 3)
         seen = frames.stacked(self.environment.observation, self.config.frame_stack)
-        learner = self.learner.init(learner_key, seen)
+        learner = self.learner.init(learner_key, seen, lifetime)
         actor = acting.init(
             self.acted, actor_key, self.config.environments, self.learner.network.state
         )

@@ -43,15 +43,16 @@ class HostTrainer:
     environment: HostEnvironment
     learner: Learner
 
-    def init(self, key: Key) -> TrainState:
-        """A fresh agent."""
+    def init(self, key: Key, lifetime: Array | None = None) -> TrainState:
+        """A fresh agent; see `Trainer.init`."""
         config = self.config
+        lifetime = jnp.int32(config.updates) if lifetime is None else lifetime
         learner_key, key = jax.random.split(key)
         seen = frames.stacked(self.environment.observation, config.frame_stack)
         buffer = None
         if config.replayed:
             buffer = replay.init(self.rollout_like(), config.replay)
-        learner = self.learner.init(learner_key, seen)
+        learner = self.learner.init(learner_key, seen, lifetime)
         return TrainState(learner, None, buffer, key, jnp.zeros((), jnp.int32))
 
     def rollout_like(self) -> Trajectory:
