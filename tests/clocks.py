@@ -114,12 +114,12 @@ def check_convention(parts, *, resets_cost, given_up=0):
         )
     for part in parts:
         data = jax.tree.map(np.asarray, part.trajectory)
-        np.testing.assert_array_equal(part.trajectory.filler(), ~data.mask)
-        assert part.steps == data.mask.sum()
+        assert data.mask is None
+        assert part.steps == (~data.filler).sum()
         for t, e in np.ndindex(data.action.shape):
             (episode, time), following = data.observation[t, e], data.observation[t + 1, e]
             mortal = is_mortal(episode)
-            if not data.mask[t, e]:
+            if data.filler[t, e]:
                 assert time - 1 == (LIFE if mortal else LIMIT), "fillers are at last moments only"
                 assert resets_cost or not mortal
                 assert data.reward[t, e] == 0

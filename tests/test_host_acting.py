@@ -52,7 +52,7 @@ def test_a_tape_is_read_as_if_step_by_step():
         filler, total, steps, expected = False, 0.0, 0, []
         for row in range(parts * length):
             real = not filler
-            assert told["mask"][row, e] == real
+            assert told["filler"][row, e] == filler
             assert told["reward"][row, e] == (reward[row, e] if real else 0)
             assert told["terminated"][row, e] == (real and terminated[row, e])
             total, steps = total + real * float(reward[row, e]), steps + real

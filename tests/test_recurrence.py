@@ -141,8 +141,8 @@ def walk(learner, params, trajectory, first):
 
 
 def kinds_of_moments(trajectory, first):
-    """Which of these were there: `first`, and of the step before terminated, truncated, mask."""
-    before = trajectory.terminated, trajectory.truncated, trajectory.mask
+    """Which of these were there: `first`, and of the step before terminated, truncated, filler."""
+    before = trajectory.terminated, trajectory.truncated, trajectory.filler
     rows = np.stack([first[1:], *map(np.asarray, before)], axis=-1)
     return {tuple(row) for row in rows.reshape(-1, 4).tolist()}
 
@@ -167,8 +167,8 @@ def test_the_learner_sees_what_the_actor_saw(where):
         # Something is remembered wherever a rollout begins within an episode, and only there.
         np.testing.assert_array_equal((hidden == 0).all(axis=1), first[0])
     # Every way for an episode to go on and to end was there.
-    goes_on, cut, after_filler = (0, 0, 0, 1), (0, 0, 1, 1), (1, 0, 0, 0)
-    ending = (0, 1, 1, 1) if "cost" in where else (1, 1, 0, 1)
+    goes_on, cut, after_filler = (0, 0, 0, 0), (0, 0, 1, 0), (1, 0, 0, 1)
+    ending = (0, 1, 1, 0) if "cost" in where else (1, 1, 0, 0)
     assert kinds == {goes_on, cut, after_filler, ending}
 
 
@@ -195,14 +195,13 @@ def test_both_networks_start_from_what_was_stored():
 
 def test_nothing_is_remembered_across_an_episodes_end():
     """What every output depends on, by its derivatives."""
-    terminated, truncated = np.zeros((2, T, 4), bool)
-    mask = np.ones((T, 4), bool)
+    terminated, truncated, filler = np.zeros((3, T, 4), bool)
     terminated[2, 1] = True
     truncated[2, 2] = True
-    mask[3, 2] = False
-    mask[0, 3] = False  # the rollout before was cut by its last step
+    filler[3, 2] = True
+    filler[0, 3] = True  # the rollout before was cut by its last step
     terminated[3, 3] = truncated[3, 3] = True  # on the host, where resets cost a step
-    mask[4, 3] = False
+    filler[4, 3] = True
     terminated[6, 3] = True
     episodes = np.transpose(
         [
@@ -220,7 +219,7 @@ def test_nothing_is_remembered_across_an_episodes_end():
         terminated=jnp.asarray(terminated),
         behaviour_logits=jnp.zeros((T, 4, 2)),
         truncated=jnp.asarray(truncated),
-        mask=jnp.asarray(mask),
+        filler=jnp.asarray(filler),
         core=tuple(jnp.asarray(rng.normal(size=(1, 4, CORE)), jnp.float32) for _ in range(2)),
     )
     observation = jax.ShapeDtypeStruct((3,), jnp.float32)
@@ -241,6 +240,37 @@ def test_nothing_is_remembered_across_an_episodes_end():
         for leaf in by_core:
             from_start = (columns == b) & (episodes[t, b] == 0)
             np.testing.assert_array_equal(np.any(leaf[t, b], axis=-1), from_start)
+
+
+def test_a_burn_in_mask_resets_nothing():
+    """Masked steps are not learned from, and what follows them still depends on them."""
+    learner, params, parts = native_rollouts()
+    part, burn_in = parts[2], 2
+    # Trajectories whose burn-in and first step after it lie in one episode.
+    same_episode = ~is_first_native(part)[1 : burn_in + 1].any(axis=0)
+    assert same_episode.any()
+    masked = dataclasses.replace(part, mask=jnp.ones((T, B)).at[:burn_in].set(0))
+    state = learner.init(KEY, Mortal(lifetime=3, limit=4).observation)
+    state = dataclasses.replace(state, params=params)
+
+    def values(observation):
+        given = dataclasses.replace(masked, observation=observation)
+        return learner.outputs(params, given)[0]["value"]
+
+    np.testing.assert_array_equal(
+        values(part.observation), learner.outputs(params, part)[0]["value"]
+    )
+    change = jnp.zeros_like(part.observation).at[0].set(1.0)
+    after = jax.jit(lambda x: jax.jvp(values, (x,), (change,))[1])(part.observation)[burn_in]
+    np.testing.assert_array_equal(np.asarray(after) != 0, same_episode)
+
+    update = jax.jit(learner.update)
+    expected, _ = update(state, (), masked)
+    other_reward = part.reward.at[:burn_in].add(10.0)
+    computed, _ = update(state, (), dataclasses.replace(masked, reward=other_reward))
+    unmasked, _ = update(state, (), dataclasses.replace(masked, mask=jnp.ones((T, B))))
+    jax.tree.map(np.testing.assert_array_equal, computed.params, expected.params)
+    assert any(jax.tree.leaves(jax.tree.map(lambda x, y: np.any(x != y), unmasked, expected)))
 
 
 def test_minibatches_take_their_trajectories_memories_along():

@@ -34,6 +34,7 @@ def numbered(names: Any, truncation: bool = True) -> Trajectory:
         terminated=step % 2 == 0,
         behaviour_logits=np.tile(step.astype(np.float16)[..., None], 2),
         truncated=step % 3 == 0 if truncation else None,
+        filler=step % 4 == 0 if truncation else None,
         mask=step % 5 != 0 if truncation else None,
     )
 
@@ -95,6 +96,7 @@ def test_absent_fields_stay_absent() -> None:
     like = numbered(range(2), truncation=False)
     drawn = sample(add(replay.init(like, 2), like), KEY, 3)
     assert drawn.truncated is None
+    assert drawn.filler is None
     assert drawn.mask is None
 
 

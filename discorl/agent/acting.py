@@ -73,7 +73,7 @@ def rollout(
     """Acts for `length` steps in all environments and resets those whose episode ends.
 
     After a termination the next observation is the first of a new episode. After a truncation it
-    is the last of the cut episode, and the step there is a filler, with reward 0 and mask 0, during
+    is the last of the cut episode, and the step there is a filler, with reward 0, during
     which the environment is reset. A truncation by the last step of a rollout costs no filler: the
     next rollout starts with a new episode.
 
@@ -115,6 +115,7 @@ def rollout(
             terminated=terminated,
             behaviour_logits=logits,
             truncated=truncated,
+            filler=is_filler,
         )
 
     start = _reset_where(
@@ -132,7 +133,6 @@ def rollout(
     trajectory = dataclasses.replace(
         trajectory,
         observation=seen,
-        mask=~trajectory.filler(),
         core=jax.tree.map(lambda x: x[None], core),
     )
     episode_return, episode_length, statistics = _count_episodes(state, trajectory)
@@ -201,7 +201,7 @@ def _count_episodes(
         trajectory: of the rollout.
     """
     ended = trajectory.cut()
-    real = ~trajectory.filler()
+    real = ~trajectory.fillers()
     # A step belongs to a finished episode exactly if some episode ends at it or later.
     finished = jax.lax.cummax(ended.astype(jnp.int8), axis=0, reverse=True).astype(bool)
     # What an episode brings along from before counts like one more step in front.

@@ -40,7 +40,7 @@ class Imitated(Disco):
     ) -> tuple[Targets, DiscoState, Metrics]:
         """See `Rule.targets`."""
         targets, state, metrics = super().targets(eta, state, trajectory, online, target)
-        weight = (~trajectory.filler()).astype(targets.pi.dtype)
+        weight = (~trajectory.fillers()).astype(targets.pi.dtype)
         made_by_hand = jax.lax.stop_gradient(
             improved_policy(trajectory, online, target, targets.q, CLIP)
         )

@@ -159,7 +159,7 @@ class MetaGradient:
     def _target_penalty(self, details: Details, batch: Trajectory) -> Array:
         """Keeps targets centred, and pi_hat near the target network's policy."""
         targets = details.targets
-        weight = (~batch.filler()).astype(targets.pi.dtype)
+        weight = (~batch.fillers()).astype(targets.pi.dtype)
         centres = [
             jnp.square(returns.weighted_mean(jnp.mean(x, axis=-1), weight))
             for x in (targets.pi, targets.y, targets.z)
@@ -234,7 +234,7 @@ def improved_policy(
         return logits
     q, pi = target["q"][:-1], jax.nn.softmax(online["logits"][:-1])
     v = jnp.sum(pi * q, axis=-1)
-    weight = (~trajectory.filler()).astype(v.dtype)
+    weight = (~trajectory.fillers()).astype(v.dtype)
     sigma = jnp.sqrt(returns.weighted_mean(jnp.square(q_target - v), weight) + 1e-8)
     q_advantage = jnp.clip((q - v[..., None]) / sigma, -clip, clip)
     advantage = jnp.clip((q_target - v) / sigma, -clip, clip)
@@ -253,7 +253,7 @@ def _at_fillers(trajectory: Trajectory) -> Array:
     last = jnp.zeros_like(trajectory.action[:1], bool)
     if trajectory.truncated is not None:
         last = trajectory.truncated[-1:].astype(bool)
-    return jnp.concatenate([trajectory.filler(), last])
+    return jnp.concatenate([trajectory.fillers(), last])
 
 
 def _floats(tree: PyTree) -> PyTree:

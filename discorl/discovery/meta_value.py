@@ -126,7 +126,7 @@ class MetaValue:
         self, state: MetaValueState, trajectory: Trajectory, estimates: Estimates
     ) -> MetaValueState:
         """The state with the advantages of a batch in its moments, whoever estimated them."""
-        weight = (~trajectory.filler()).astype(estimates.adv.dtype)
+        weight = (~trajectory.fillers()).astype(estimates.adv.dtype)
         moments = returns.update_moments(state.adv_moments, estimates.adv, weight)
         return dataclasses.replace(state, adv_moments=moments)
 
@@ -134,7 +134,7 @@ class MetaValue:
         self, state: MetaValueState, trajectory: Trajectory, logits: Array
     ) -> MetaValueState:
         """Learns from a batch; see `estimate` for the arguments."""
-        weight = (~trajectory.filler()).astype(logits.dtype)
+        weight = (~trajectory.fillers()).astype(logits.dtype)
 
         def loss(params: Params) -> tuple[Array, tuple[Moments, Moments]]:
             output = self._outputs(params, trajectory)

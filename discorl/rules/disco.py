@@ -168,7 +168,7 @@ class Disco(Rule):
         adv = q_target - target_v[:-1]
         qv_adv = target["q"] - target_v[..., None]
         q_td = q_target - returns.take_action(online["q"][:-1], action)
-        weight = (~trajectory.filler()).astype(v.dtype)
+        weight = (~trajectory.fillers()).astype(v.dtype)
         adv_moments = returns.update_moments(state.adv_moments, adv, weight)
         td_moments = returns.update_moments(state.td_moments, q_td, weight)
         values = Values(
@@ -195,7 +195,7 @@ class Disco(Rule):
     ) -> tuple[Targets, DiscoState, Metrics]:
         """Asks the meta-network; see `Rule.targets`."""
         values, new_state = self.values(state, trajectory, online, target)
-        weight = (~trajectory.filler()).astype(values.v.dtype)
+        weight = (~trajectory.fillers()).astype(values.v.dtype)
         inputs = meta_network.Inputs(
             action=trajectory.action,
             reward=trajectory.reward.astype(values.v.dtype),

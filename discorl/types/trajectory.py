@@ -26,9 +26,14 @@ class Trajectory:
 
     An episode may end inside a trajectory. After a termination the next observation is simply the
     first of the next episode. After a truncation (a time limit) the next observation must be the
-    true last one of the cut episode, for its value is bootstrapped from; the step taken there is a
-    *filler*, never learned from, and the next episode begins one step later. Environments on the
-    host may need such a step after a termination too: it is then marked as truncated as well.
+    true last one of the cut episode, because the return bootstraps from its value. The step taken
+    there is a *filler*: it is never learned from, and the next episode begins one step later.
+    Environments on the host may need a filler after a termination, too. The terminated step is then
+    marked as truncated as well.
+
+    `filler` and `mask` are independent. Fillers are part of how experience was collected: they
+    separate episodes, and recurrent state is reset after them. The mask is for whoever builds the
+    batch, for example to exclude a burn-in from the loss; it resets nothing.
     """
 
     observation: PyTree  # [T+1, B, ...], any pytree of arrays
@@ -37,17 +42,18 @@ class Trajectory:
     terminated: Array  # [T, B] bool, the episode ended because of action[t]
     behaviour_logits: Array  # [T, B, A], policy that chose action[t]
     truncated: Array | None = None  # [T, B] bool, cut by a time limit after step t; None: never
-    mask: Array | None = None  # [T, B], 0 where step t is not to be learned from; None: all ones
+    # [T, B] bool, step t stands in for a reset; None: exactly the steps after truncated ones
+    filler: Array | None = None
+    mask: Array | None = None  # [T, B], 0 excludes step t from the loss; None: all ones
     core: PyTree = ()  # [1, B, ...], state of a network that remembers, before observation[0]
 
-    def filler(self) -> Array:
-        """Steps that stand in for a reset after a truncation: [T, B] bool."""
+    def fillers(self) -> Array:
+        """Steps that stand in for a reset: [T, B] bool."""
+        if self.filler is not None:
+            return self.filler.astype(bool)
         if self.truncated is None:
             return jnp.zeros(self.action.shape, bool)
         first = jnp.zeros_like(self.truncated[:1], bool)
-        if self.mask is not None:
-            # An episode may have been cut by the last step of the rollout before.
-            first = self.mask[:1] == 0
         return jnp.concatenate([first, self.truncated[:-1].astype(bool)])
 
     def cut(self) -> Array:
@@ -56,19 +62,19 @@ class Trajectory:
         return terminated if self.truncated is None else terminated | self.truncated.astype(bool)
 
     def begins(self) -> Array:
-        """Moments at which an episode begins, but for the first moment: [T+1, B] bool.
+        """Moments at which an episode begins, except for the first moment: [T+1, B] bool.
 
-        What was remembered is forgotten there. A truncated episode's last observation is not such
-        a moment: it belongs to what came before, and its value is bootstrapped from.
+        Recurrent state is reset there. The last observation of a truncated episode is not such a
+        moment: it belongs to the episode before, and its value is bootstrapped from.
         """
-        begins = self.filler()
+        begins = self.fillers()
         ended = self.terminated.astype(bool)
         begins |= ended if self.truncated is None else ended & ~self.truncated.astype(bool)
         return jnp.concatenate([jnp.zeros_like(begins[:1]), begins])
 
     def learnable(self, dtype: Any) -> Array:
         """Weight of each step in the loss: [T, B]."""
-        learnable = (~self.filler()).astype(dtype)
+        learnable = (~self.fillers()).astype(dtype)
         return learnable if self.mask is None else learnable * self.mask.astype(dtype)
 
 

@@ -58,8 +58,8 @@ class HostActor:
     """Acts in `count` environments, a rollout at a time.
 
     Where an environment needs a call of its own to begin an episode, the step is a filler, as after
-    every truncation: its mask is 0 and the step before it is marked as truncated, whether or not it
-    terminated the episode. A rollout may begin with a filler.
+    every truncation: the step before it is marked as truncated, whether or not it terminated the
+    episode. A rollout may begin with a filler.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class HostActor:
         seen = jax.device_put(page)
         observation = seen if size == 1 else Frames(seen, ages)
         trajectory = Trajectory(observation=observation, core=start, **sent)
-        return Rollout(trajectory, episodes, int(told.mask.sum()))
+        return Rollout(trajectory, episodes, int((~told.filler).sum()))
 
     def _turn_page(self) -> PyTree:
         """A new page that begins with the last frames of the old one."""

@@ -109,7 +109,7 @@ class ActingPrograms:
             terminated=jnp.zeros(shape, bool),
             behaviour_logits=jnp.zeros((*shape, self.num_actions)),
             truncated=jnp.zeros(shape, bool),
-            mask=jnp.zeros(shape, bool),
+            filler=jnp.zeros(shape, bool),
             core=jax.tree.map(lambda x: x[None], self.blank()),
         )
 

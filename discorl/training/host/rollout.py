@@ -49,7 +49,7 @@ class Told:
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    mask: np.ndarray
+    filler: np.ndarray
 
 
 class Tape:
@@ -98,14 +98,14 @@ class Tape:
         filler[0] = before.ended
         for t, row in enumerate(follows):
             np.greater(row, filler[t], out=filler[t + 1])
-        mask = ~filler[:-1]
+        real = ~filler[:-1]
         told = Told(
-            reward=self._reward * mask,
-            terminated=self._terminated & mask,
+            reward=self._reward * real,
+            terminated=self._terminated & real,
             truncated=filler[1:],
-            mask=mask,
+            filler=filler[:-1],
         )
-        episodes, total, length = self._episodes(told, over & mask, before)
+        episodes, total, length = self._episodes(told, over & real, before)
         return told, episodes, Standing(filler[-1], total, length)
 
     def _episodes(
@@ -113,7 +113,7 @@ class Tape:
     ) -> tuple[list[Episode], np.ndarray, np.ndarray]:
         """Finished episodes, and returns [E] and lengths [E] of those under way."""
         totals = before.total + np.cumsum(told.reward, axis=0, dtype=float)
-        lengths = before.length + np.cumsum(told.mask, axis=0)
+        lengths = before.length + np.cumsum(~told.filler, axis=0)
         # What had been summed up in an environment when its latest episode ended.
         total, length = [0.0] * len(before.total), [0] * len(before.length)
         episodes = []
