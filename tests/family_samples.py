@@ -10,8 +10,10 @@ from discorl.envs.families.bandit import Bandit
 from discorl.envs.families.base import Family
 from discorl.envs.families.chain import Chain
 from discorl.envs.families.cliff import Cliff
+from discorl.envs.families.deep_sea import DeepSea
 from discorl.envs.families.grid import Grid
 from discorl.envs.families.memory import Memory
+from discorl.envs.families.river_swim import RiverSwim
 from discorl.envs.families.tabular import Tabular
 from discorl.envs.families.windy_catch import WindyCatch
 
@@ -22,8 +24,10 @@ ALL = {
     "bandit": Bandit(contexts=3, arms=3, pulls=2, distractors=2),
     "chain": Chain(),
     "cliff": Cliff(),
+    "deep_sea": DeepSea(size=5, actions=3),
     "grid": Grid(size=6, objects=2, limit=12),
     "memory": Memory(),
+    "river_swim": RiverSwim(),
     "tabular": Tabular(states=5, actions=2, features=3, limit=10),
     "windy_catch": WindyCatch(),
 }

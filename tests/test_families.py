@@ -77,7 +77,7 @@ def test_a_member_is_a_pytree_and_a_static_argument() -> None:
     np.testing.assert_array_equal(reset(member, KEY), member.reset(KEY)[1])
 
 
-@pytest.mark.parametrize("name", ["cliff", "grid", "windy_catch"])
+@pytest.mark.parametrize("name", ["cliff", "deep_sea", "grid", "windy_catch"])
 def test_boards_are_drawn(name: str) -> None:
     environment = ALL[name].member()
     state, _ = environment.reset(KEY)
@@ -122,6 +122,10 @@ def test_texts_have_defaults() -> None:
         ("grid:size=2", "grid: size must be at least 3, got 2"),
         ("grid:size=3,objects=3", "grid: objects must be from 1 to 2, got 3"),
         ("chain:length=1", "chain: length must be at least 2, got 1"),
+        ("deep_sea:size=1", "deep_sea: size must be at least 2, got 1"),
+        ("deep_sea:slip=0.5..1", "deep_sea: slip must be from 0.0 to 0.9, got 0.5..1.0"),
+        ("river_swim:length=2", "river_swim: length must be at least 3, got 2"),
+        ("river_swim:current=1", "river_swim: current must be from 0.0 to 0.9, got 1.0..1.0"),
         ("memory:cues=1", "memory: cues must be at least 2, got 1"),
         ("bandit:seed=x", "accepts contexts: int = 4, arms: int = 3"),
         ("tabuler", "did you mean 'tabular'?"),

@@ -13,8 +13,10 @@ from discorl.envs.families.bandit import Bandit
 from discorl.envs.families.base import Family, Member, Plan, Split
 from discorl.envs.families.chain import Chain
 from discorl.envs.families.cliff import Cliff
+from discorl.envs.families.deep_sea import DeepSea
 from discorl.envs.families.grid import Grid
 from discorl.envs.families.memory import Memory
+from discorl.envs.families.river_swim import RiverSwim
 from discorl.envs.families.tabular import Tabular
 from discorl.envs.families.windy_catch import WindyCatch
 from discorl.types import UserError, specs
@@ -24,6 +26,7 @@ __all__ = [
     "Bandit",
     "Chain",
     "Cliff",
+    "DeepSea",
     "Family",
     "Grid",
     "Member",
@@ -31,6 +34,7 @@ __all__ = [
     "Memory",
     "Plan",
     "Reference",
+    "RiverSwim",
     "Split",
     "Tabular",
     "WindyCatch",
@@ -44,8 +48,10 @@ REGISTRY: dict[str, type[Family]] = {
     "bandit": Bandit,
     "chain": Chain,
     "cliff": Cliff,
+    "deep_sea": DeepSea,
     "grid": Grid,
     "memory": Memory,
+    "river_swim": RiverSwim,
     "tabular": Tabular,
     "windy_catch": WindyCatch,
 }

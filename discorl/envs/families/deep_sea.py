@@ -1,0 +1,165 @@
+"""Deep seas: one sequence of moves, each at a cost, leads to the treasure."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.envs.base import Step
+from discorl.envs.families import board
+from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.types import Array, Key
+from discorl.types.specs import Range
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DeepSeaParameters:
+    """One sea."""
+
+    right: Array  # [size, size] int32, the action that moves right in each square
+    depth: Array  # [] int32, how many rows of the `size` possible ones this sea has
+    goal: Array  # [] float32, reward of the treasure
+    cost: Array  # [] float32, of every attempt to move right
+    slip: Array  # [] float32, probability that a move right goes left instead
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DeepSeaState:
+    """Where the diver is; its row is the number of steps taken."""
+
+    column: Array  # [] int32, `depth` once the treasure is reached
+    time: Array  # [] int32, steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class DeepSea(Family[DeepSeaParameters, DeepSeaState]):
+    """Sink one row a step, and move right every time: only that leads to the treasure.
+
+    After Deep Sea (Osband et al., 2019). An episode begins in the upper left corner and terminates
+    after `depth` steps. In each square one action moves right, and all others move left. Moving
+    right costs a little, which is the only other reward, so random play finds the treasure once in
+    `actions ** depth` episodes and all smaller rewards lead away from it. The observation is the
+    diver's square, one-hot: [size * size] float32.
+
+    Members differ in the action that moves right in each square; in the depth, from half of `size`
+    to all of it; in the treasure, from `goal`; in what moving right all the way costs, a share of
+    the treasure from `cost`; and in whether moves right slip, with probability `slippery`: those
+    go left with a probability from `slip`.
+
+    Splits: the actions that lead to the treasure sum to an even number in train members and to an
+    odd one in held-out members, so in seas of one depth the way to the treasure differs.
+    """
+
+    size: int = 7
+    actions: int = 2
+    goal: Range[float] = Range(0.5, 1.5)
+    cost: Range[float] = Range(0.0, 0.02)
+    slippery: float = 0.5
+    slip: Range[float] = Range(0.02, 0.1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("deep_sea", 2, size=self.size, actions=self.actions)
+        require("deep_sea", 0.01, 100.0, goal=self.goal)
+        require("deep_sea", 0.0, 0.9, cost=self.cost, slip=self.slip)
+        require("deep_sea", 0.0, 1.0, slippery=self.slippery)
+
+    @property
+    def num_actions(self) -> int:
+        """The actions, of which one moves right in each square."""
+        return self.actions
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """The diver's square, one-hot: [size * size] float32."""
+        return jax.ShapeDtypeStruct((self.size**2,), jnp.float32)
+
+    @property
+    def horizon(self) -> int:
+        """The depth of the deepest sea."""
+        return self.size
+
+    def draw(self, key: Key, parity: Array) -> DeepSeaParameters:
+        """Draws the moves, the depth, and what costs and pays."""
+        right_key, depth_key, goal_key, cost_key, slippery_key, slip_key = jax.random.split(key, 6)
+        depth = self.size - random_index(depth_key, self.size // 2 + 1)
+        right = random_index(right_key, self.actions, (self.size, self.size))
+        later = self._way(right, depth)[1:].sum()
+        first = with_parity(right[0, 0], self.actions, parity + later)
+        goal = jax.random.uniform(goal_key, (), jnp.float32, *self.goal)
+        slip = jax.random.uniform(slip_key, (), jnp.float32, *self.slip)
+        return DeepSeaParameters(
+            right=right.at[0, 0].set(first),
+            depth=depth,
+            goal=goal,
+            cost=goal * jax.random.uniform(cost_key, (), jnp.float32, *self.cost) / depth,
+            slip=jnp.where(jax.random.bernoulli(slippery_key, self.slippery), slip, 0.0),
+        )
+
+    def _way(self, right: Array, depth: Array) -> Array:
+        """The actions that lead to the treasure, and zeros below it: [size] int32."""
+        return jnp.where(jnp.arange(self.size) < depth, jnp.diagonal(right), 0)
+
+    def held_out(self, parameters: DeepSeaParameters) -> Array:
+        """Whether the actions on the way to the treasure sum to an odd number."""
+        return self._way(parameters.right, parameters.depth).sum() % 2 == 1
+
+    def reset(self, parameters: DeepSeaParameters, key: Key) -> tuple[DeepSeaState, Array]:
+        """Begins in the upper left corner."""
+        del parameters, key
+        state = DeepSeaState(jnp.int32(0), jnp.int32(0))
+        return state, self._observe(state)
+
+    def step(
+        self, parameters: DeepSeaParameters, state: DeepSeaState, action: Array, key: Key
+    ) -> tuple[DeepSeaState, Step]:
+        """Sinks one row and moves to one side."""
+        right = action == parameters.right[state.time, state.column]
+        moves = right & (jax.random.uniform(key) >= parameters.slip)
+        column = jnp.where(moves, state.column + 1, jnp.maximum(state.column - 1, 0))
+        state = DeepSeaState(column, state.time + 1)
+        found = column == parameters.depth  # the last step of moving right all the way
+        cost = jnp.where(right, parameters.cost, 0.0)
+        return state, Step(
+            observation=self._observe(state),
+            reward=jnp.where(found, parameters.goal, 0.0) - cost,
+            terminated=state.time >= parameters.depth,
+            truncated=jnp.zeros((), bool),
+        )
+
+    def _observe(self, state: DeepSeaState) -> Array:
+        # Below the last row there is no square, so the vector is zero at the end of the deepest.
+        return jax.nn.one_hot(state.time * self.size + state.column, self.size**2)
+
+    def starts(self, parameters: DeepSeaParameters) -> Array:
+        """The first column: [size]."""
+        del parameters
+        return jax.nn.one_hot(0, self.size)
+
+    def lookahead(self, parameters: DeepSeaParameters, time: Array, values: Array) -> Array:
+        """Of the columns of the row that is as deep as the time: [size, A]."""
+        column = jnp.arange(self.size)
+        goes_on = time + 1 < parameters.depth
+        values = jnp.where(goes_on, values, 0.0)
+        left = values[jnp.maximum(column - 1, 0)]
+        found = column + 1 == parameters.depth
+        ahead = jnp.where(found, parameters.goal, jnp.roll(values, -1))
+        right = (1 - parameters.slip) * ahead + parameters.slip * left - parameters.cost
+        is_right = jax.nn.one_hot(parameters.right[time], self.actions, dtype=bool)
+        return jnp.where(is_right, right[:, None], left[:, None])
+
+    def situation(self, state: DeepSeaState) -> tuple[Array, ...]:
+        """The column."""
+        return (state.column,)
+
+    def render(self, parameters: DeepSeaParameters, state: DeepSeaState) -> np.ndarray:
+        """The sea floor, the treasure and the round diver: [height, width, 3] uint8."""
+        depth, last = int(parameters.depth), self.size - 1
+        floor = [(square, board.WALL) for square in range(depth * self.size, self.size**2)]
+        treasure = (depth - 1) * self.size + depth - 1
+        diver = min(int(state.time), last) * self.size + min(int(state.column), last)
+        filled = [*floor, (treasure, board.GOOD)]
+        return board.draw(self.size, self.size, filled, [(diver, board.AGENT)])

@@ -1,0 +1,173 @@
+"""Rivers: a large reward upstream, against the current, and a small one where one starts."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from discorl.envs.base import Step
+from discorl.envs.families.base import Family, random_index, require
+from discorl.types import Array, Key
+from discorl.types.specs import Range
+
+_STEPS_PER_PLACE = 8  # the time limit, in multiples of the river's length
+_CARRIED = 0.25  # share of failed strokes upstream that end one place downstream
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RiverSwimParameters:
+    """One river."""
+
+    places: Array  # [] int32, how many places of the `length` possible ones this river has
+    rapids: Array  # [length] bool, where a stroke upstream succeeds half as often
+    current: Array  # [] float32, probability that a stroke upstream fails in calm water
+    source: Array  # [] float32, reward of swimming upstream at the last place
+    mouth: Array  # [] float32, reward of swimming downstream at the first place
+    mirrored: Array  # [] bool, the two actions are exchanged
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RiverSwimState:
+    """Where the swimmer is."""
+
+    place: Array  # [] int32, 0 at the mouth
+    time: Array  # [] int32, steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class RiverSwim(Family[RiverSwimParameters, RiverSwimState]):
+    """Swim upstream, where the current is strong and the reward is, or settle for the mouth.
+
+    After RiverSwim (Strehl and Littman, 2008). The actions are downstream and upstream, exchanged
+    in half of the members. A stroke downstream always moves one place. A stroke upstream fails with
+    the probability of the current; a quarter of the failures carry the swimmer one place downstream
+    and the others leave it where it is. In rapids, a stroke upstream succeeds half as often.
+    Swimming upstream at the last place pays `source` each time, swimming downstream at the first
+    place a small share of it, and everything else nothing. An episode begins at the first place and
+    is truncated after `8 * length` steps. The observation is the place, one-hot: [length] float32.
+
+    Members differ in the number of places, from half of `length` to all; in where there are rapids;
+    in the current, from `current`; in the reward at the source, from `source`; in the reward at the
+    mouth, a share of that from `mouth`; and in which action is which.
+
+    Splits: a river has an even number of rapids in train members and an odd one in held-out
+    members, so rivers of one length differ in some place.
+    """
+
+    length: int = 6
+    current: Range[float] = Range(0.1, 0.5)
+    source: Range[float] = Range(0.05, 0.15)
+    mouth: Range[float] = Range(0.01, 0.1)
+
+    num_actions = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("river_swim", 3, length=self.length)
+        require("river_swim", 0.0, 0.9, current=self.current)  # with 1, nobody gets anywhere
+        require("river_swim", 0.001, 100.0, source=self.source)
+        require("river_swim", 0.0, 0.5, mouth=self.mouth)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """The place, one-hot: [length] float32."""
+        return jax.ShapeDtypeStruct((self.length,), jnp.float32)
+
+    @property
+    def horizon(self) -> int:
+        """The time limit."""
+        return _STEPS_PER_PLACE * self.length
+
+    def draw(self, key: Key, parity: Array) -> RiverSwimParameters:
+        """Draws the river, its rewards and the meaning of the actions."""
+        place_key, rapid_key, current_key, source_key, mouth_key, mirror_key = jax.random.split(
+            key, 6
+        )
+        places = self.length - random_index(place_key, self.length // 2 + 1)
+        rapids = jax.random.bernoulli(rapid_key, 0.5, (self.length,)) & self._exists(places)
+        # The first place has rapids or not, whichever makes their number even or odd.
+        first = (rapids[1:].sum() + parity) % 2 == 1
+        source = jax.random.uniform(source_key, (), jnp.float32, *self.source)
+        return RiverSwimParameters(
+            places=places,
+            rapids=rapids.at[0].set(first),
+            current=jax.random.uniform(current_key, (), jnp.float32, *self.current),
+            source=source,
+            mouth=source * jax.random.uniform(mouth_key, (), jnp.float32, *self.mouth),
+            mirrored=jax.random.bernoulli(mirror_key),
+        )
+
+    def _exists(self, places: Array) -> Array:
+        """Which places a river has: [length] bool."""
+        return jnp.arange(self.length) < places
+
+    def held_out(self, parameters: RiverSwimParameters) -> Array:
+        """Whether the number of rapids is odd."""
+        return (parameters.rapids & self._exists(parameters.places)).sum() % 2 == 1
+
+    def reset(self, parameters: RiverSwimParameters, key: Key) -> tuple[RiverSwimState, Array]:
+        """Begins at the mouth."""
+        del parameters, key
+        state = RiverSwimState(jnp.int32(0), jnp.int32(0))
+        return state, self._observe(state)
+
+    def step(
+        self, parameters: RiverSwimParameters, state: RiverSwimState, action: Array, key: Key
+    ) -> tuple[RiverSwimState, Step]:
+        """Swims one stroke."""
+        chance = jax.random.uniform(key)
+        succeeds, carried = _chances(parameters, parameters.rapids[state.place])
+        upstream = (action == 1) != parameters.mirrored
+        against = jnp.where(chance < succeeds, 1, jnp.where(chance < succeeds + carried, -1, 0))
+        change = jnp.where(upstream, against, -1)
+        at_source, at_mouth = state.place == parameters.places - 1, state.place == 0
+        reward = jnp.where(
+            upstream,
+            jnp.where(at_source, parameters.source, 0.0),
+            jnp.where(at_mouth, parameters.mouth, 0.0),
+        )
+        place = jnp.clip(state.place + change, 0, parameters.places - 1)
+        state = RiverSwimState(place, state.time + 1)
+        return state, Step(
+            observation=self._observe(state),
+            reward=reward,
+            terminated=jnp.zeros((), bool),
+            truncated=state.time >= self.horizon,
+        )
+
+    def _observe(self, state: RiverSwimState) -> Array:
+        return jax.nn.one_hot(state.place, self.length)
+
+    def starts(self, parameters: RiverSwimParameters) -> Array:
+        """The mouth: [length]."""
+        del parameters
+        return jax.nn.one_hot(0, self.length)
+
+    def lookahead(self, parameters: RiverSwimParameters, time: Array, values: Array) -> Array:
+        """Of a stroke downstream and one upstream at each place: [length, 2]."""
+        del time
+        place = jnp.arange(self.length)
+        last = parameters.places - 1
+        below, above = values[jnp.maximum(place - 1, 0)], values[jnp.minimum(place + 1, last)]
+        succeeds, carried = _chances(parameters, parameters.rapids)
+        stays = 1 - succeeds - carried
+        upstream = jnp.where(place == last, parameters.source, 0.0)
+        upstream += succeeds * above + carried * below + stays * values
+        downstream = jnp.where(place == 0, parameters.mouth, 0.0) + below
+        return jnp.where(
+            parameters.mirrored,
+            jnp.stack([upstream, downstream], axis=-1),
+            jnp.stack([downstream, upstream], axis=-1),
+        )
+
+    def situation(self, state: RiverSwimState) -> tuple[Array, ...]:
+        """The place."""
+        return (state.place,)
+
+
+def _chances(parameters: RiverSwimParameters, rapids: Array) -> tuple[Array, Array]:
+    """Probabilities that a stroke upstream succeeds and that it is carried downstream."""
+    succeeds = (1 - parameters.current) * jnp.where(rapids, 0.5, 1.0)
+    return succeeds, _CARRIED * (1 - succeeds)

@@ -1,0 +1,149 @@
+"""What is known of each family's members: what tells splits apart, ranges, and records."""
+
+import dataclasses
+
+import numpy as np
+from family_samples import ALL, MANY
+
+from discorl.envs.families.bandit import Bandit
+from discorl.envs.families.base import Family
+from discorl.envs.families.chain import Chain
+from discorl.envs.families.cliff import Cliff
+from discorl.envs.families.deep_sea import DeepSea
+from discorl.envs.families.grid import Grid
+from discorl.envs.families.memory import Memory
+from discorl.envs.families.river_swim import RiverSwim
+from discorl.envs.families.tabular import Tabular
+from discorl.envs.families.windy_catch import WindyCatch
+from discorl.types.specs import Range
+
+# The same sizes, so that compiled programs serve both, and other members.
+VARIED = {
+    "bandit": {"best": Range(2.0, 2.0), "others": Range(-3.0, 1.9), "noise": Range(0.0, 0.0)},
+    "chain": {"goal": Range(3.0, 4.0), "temptation": Range(0.0, 0.1), "fatal": 1.0},
+    "cliff": {"gust": Range(0.5, 0.9), "penalty": Range(0.0, 0.0)},
+    "deep_sea": {
+        "goal": Range(2.0, 3.0),
+        "cost": Range(0.2, 0.4),
+        "slippery": 1.0,
+        "slip": Range(0.1, 0.5),
+    },
+    "grid": {
+        "reward": Range(0.1, 5.0),
+        "respawn": Range(0.9, 1.0),
+        "bad": 1.0,
+        "terminal": 0.0,
+        "returning": 1.0,
+    },
+    "memory": {"delay": Range(3, 5)},
+    "river_swim": {
+        "current": Range(0.7, 0.9),
+        "source": Range(1.0, 2.0),
+        "mouth": Range(0.2, 0.5),
+    },
+    "tabular": {"rewarded": 0.0, "hazardous": 1.0, "hazard": Range(0.8, 1.0)},
+    "windy_catch": {"wind": Range(0.4, 1.0), "slip": Range(0.5, 0.9), "width": Range(2, 2)},
+}
+
+
+def identity(family: Family, member) -> tuple:
+    """What a family's docstring says must differ between the splits."""
+    match family:
+        case Bandit():
+            return tuple(member.means.argmax(-1))
+        case Chain():
+            return tuple(member.correct[: member.places])
+        case Cliff():
+            return tuple(member.heights)
+        case DeepSea():
+            return tuple(np.diagonal(member.right)[: member.depth])
+        case Grid():
+            return tuple(sorted(member.squares))
+        case Memory():
+            return tuple(member.answers)
+        case RiverSwim():
+            return int(member.places), *member.rapids.tolist()
+        case Tabular():
+            return tuple(np.sort(member.successors, axis=-1).ravel())
+        case WindyCatch():
+            return int(member.wind), int(member.slipperiness), int(member.width)
+    raise AssertionError(family)
+
+
+def varied(name: str) -> Family:
+    return dataclasses.replace(ALL[name], **VARIED[name])
+
+
+def spans(name: str, members) -> list[tuple]:
+    """What was drawn, [MANY, ...], with the least and the most that it may be."""
+    match name:
+        case "bandit":
+            best = np.max(members.means, axis=-1)
+            others = np.sort(members.means, axis=-1)[..., :-1]
+            return [(best, 2, 2), (others, -3, 1.9), (members.deviation, 0, 0)]
+        case "chain":
+            share = members.temptations / (0.3 * members.goal[:, None])
+            return [(members.goal, 3, 4), (share, 0, 0.1), (members.fatal, 1, 1)]
+        case "cliff":
+            return [(members.gust, 0.5, 0.9), (members.penalty, 0, 0)]
+        case "deep_sea":
+            cost = members.cost * members.depth / members.goal
+            return [(members.goal, 2, 3), (cost, 0.2, 0.4), (members.slip, 0.1, 0.5)]
+        case "grid":
+            sizes = np.abs(members.rewards)
+            flags = [(members.rewards[:, 1:] < 0, 1, 1), (members.terminal, 0, 0)]
+            return [(sizes, 0.1, 5), (members.respawn, 0.9, 1), *flags]
+        case "memory":
+            return [(members.delay, 3, 5)]
+        case "river_swim":
+            mouth = members.mouth / members.source
+            return [(members.current, 0.7, 0.9), (members.source, 1, 2), (mouth, 0.2, 0.5)]
+        case "tabular":
+            # The one that pays for certain is apart.
+            return [(members.rewards.reshape(MANY, -1)[:, 1:], 0, 0), (members.hazards, 0.8, 1)]
+        case "windy_catch":
+            slip = members.slipperiness
+            return [(np.abs(members.wind), 2, 5), (slip, 5, 9), (members.width, 2, 2)]
+    raise AssertionError(name)
+
+
+# Of every parameter of the members of `ALL`: the sum of all numbers, each times its place. Rules
+# were discovered on such members, so what a seed draws must stay the same.
+RECORDED = {
+    "bandit": {
+        "train": [57399.8498, 5085.8505],
+        "held_out": [81948.2722, 4909.46213],
+    },
+    "chain": {
+        "train": [706607.0, 92587.0, 20217.4833, 421.197579, 74971.8112, 10665.0, 65129.0],
+        "held_out": [735056.0, 91163.0, 19979.6625, 416.242979, 72412.9966, 10439.0, 64242.0],
+    },
+    "cliff": {
+        "train": [714804.0, 1934.39849, 20217.4833, 1001106.0],
+        "held_out": [734513.0, 1952.81114, 19979.6625, 1001093.0],
+    },
+    "deep_sea": {
+        "train": [12203594.0, 81276.0, 20217.4833, 53.0904313, 620.717061],
+        "held_out": [12590867.0, 81508.0, 19979.6625, 51.3900664, 577.828713],
+    },
+    "grid": {
+        "train": [2298699.0, 1400884.0, 31970.9538, 41043.0, 4055.1087, 1001084.0],
+        "held_out": [2451324.0, 1394007.0, 36567.0539, 40069.0, 4817.90963, 1001115.0],
+    },
+    "memory": {
+        "train": [180298.0, 68279.0],
+        "held_out": [180308.0, 68206.0],
+    },
+    "river_swim": {
+        "train": [88108.0, 274221.0, 6076.9934, 2022.17021, 105.374346, 11298.0],
+        "held_out": [87316.0, 282097.0, 5981.86509, 1986.89253, 105.837152, 12122.0],
+    },
+    "tabular": {
+        "train": [15770388.0, 4000991.4, 251724.716, 30916.3874, -239461.12],
+        "held_out": [16346402.0, 4001003.12, 165931.622, 40199.2767, 129287.011],
+    },
+    "windy_catch": {
+        "train": [5142.0, 28013.0, 39019.0, 9817.0],
+        "held_out": [5923.0, 29437.0, 38012.0, 9991.0],
+    },
+}
