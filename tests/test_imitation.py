@@ -10,10 +10,10 @@ from discoveries import CONFIG, ETA, RULE, TINY, assert_same
 
 import discorl
 from discorl.discovery import imitation
-from discorl.discovery.meta_gradient import LEAST, TEMPER, improved_policy
 from discorl.discovery.population import Population
 from discorl.rules import returns
 from discorl.rules.files import weights
+from discorl.rules.regularisers import LEAST, TEMPER, improved_policy
 from discorl.types import Trajectory, UserError
 
 

@@ -14,17 +14,51 @@ from discorl.agent.optimiser import Optimisation
 from discorl.discovery.meta_gradient import MetaGradient, Update
 from discorl.discovery.meta_value import MetaValue
 from discorl.networks import standard
-from discorl.rules import Disco, Sizes
-from discorl.types import Trajectory
+from discorl.rules import Disco, PolicyGradient, Sizes
+from discorl.types import OutputSpec, Trajectory
 from discorl.verification.cases import cast
 
 ACTIONS, UPDATES = 2, 3
 
 
-def agent(optimizer, mixed_mode, core):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scaled(PolicyGradient):
+    """A policy gradient with a learned weight and step size; it has neither y nor z."""
+
+    name = "scaled"
+
+    def outputs(self, num_actions):
+        return OutputSpec(num_actions, state={"preference": (num_actions,), "value": ()})
+
+    def policy(self, outputs):
+        return outputs["preference"]
+
+    def init_params(self, key):
+        return {"weight": jnp.ones(()), "step_size": jnp.ones(())}
+
+    def init_state(self, lifetime):
+        return {"updates": jnp.zeros((), jnp.int32), "lifetime": lifetime}
+
+    def step_size(self, eta, state):
+        return jnp.exp(-eta["step_size"] * state["updates"] / state["lifetime"])
+
+    def targets(self, eta, state, trajectory, online, target):
+        targets, _, metrics = super().targets((), (), trajectory, online, target)
+        targets["advantage"] = eta["weight"] * targets["advantage"]
+        return targets, state | {"updates": state["updates"] + 1}, metrics
+
+    def loss(self, outputs, targets, trajectory):
+        return super().loss(outputs | {"logits": outputs["preference"]}, targets, trajectory)
+
+    def penalty(self, targets, trajectory, online, target):
+        return 0.1 * jnp.mean(targets["advantage"] ** 2)
+
+
+DISCO = Disco(sizes=Sizes(4, 5, (3, 1), (3, 2), (3,), 4, (3,), (3, 1), (3, 2)), num_bins=5)
+
+
+def agent(optimizer, mixed_mode, core, rule=DISCO):
     """A meta-gradient for a tiny agent."""
-    sizes = Sizes(4, 5, (3, 1), (3, 2), (3,), 4, (3,), (3, 1), (3, 2))
-    rule = Disco(sizes=sizes, num_bins=5)
     observation = jax.ShapeDtypeStruct((3,), jnp.float64)
     network = standard(
         rule.outputs(ACTIONS),
@@ -62,7 +96,8 @@ def plain_loss(meta_gradient, learner, meta_value, batches, validation):
     def loss(eta):
         def step(state, batch):
             state, _, details = agent.update_in_detail(state, eta, batch)
-            return state, meta_gradient._target_penalty(details, batch)
+            penalty = agent.rule.penalty(details.targets, batch, details.online, details.target)
+            return state, penalty
 
         state, penalties = jax.lax.scan(step, learner, batches)
         value, _ = meta_gradient._validation_loss(state.params, meta_value, validation)
@@ -86,10 +121,10 @@ def beginning(meta_gradient):
     return start(jax.random.key(1))
 
 
-def problem(optimizer, mixed_mode=False, core=0):
+def problem(optimizer, mixed_mode=False, core=0, rule=DISCO):
     """A tiny agent's window: its meta-gradient, eta, and what the plain loss is made of."""
     rng = np.random.default_rng(0)
-    meta_gradient = agent(optimizer, mixed_mode, core)
+    meta_gradient = agent(optimizer, mixed_mode, core, rule)
     eta, state, value = beginning(meta_gradient)
     # Away from its small beginnings, so that every part of the rule has a say.
     eta = jax.tree.map(lambda x: x + 0.5 * rng.normal(size=x.shape), eta)
@@ -120,6 +155,16 @@ def test_a_recorded_window_has_the_gradient_of_a_plain_scan(mixed_mode):
         for part in expected.values():
             assert any(np.any(x) for x in jax.tree.leaves(part))
             assert all(x.dtype == jnp.float64 for x in jax.tree.leaves(part))
+
+
+@pytest.mark.parametrize("mixed_mode", [False, True])
+def test_any_rule_with_parameters_has_a_meta_gradient(mixed_mode):
+    with jax.enable_x64(True):
+        optimizer = Optimisation(learning_rate=0.02).optimizer()
+        gradient, eta, loss = problem(optimizer, mixed_mode, rule=Scaled())
+        expected = jax.jit(jax.grad(loss))(eta)
+        assert_all_close(gradient, expected, 1e-9)
+        assert all(float(abs(x)) > 1e-6 for x in expected.values())
 
 
 def test_finite_differences(monkeypatch):

@@ -39,6 +39,7 @@ class Details:
     targets: PyTree  # of the rule
     online: Outputs  # what the rule was told of the network's outputs, [T+1, B, ...]
     target: Outputs  # and of the target network's
+    policy: Array  # logits of the policy, [T+1, B, A]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +180,8 @@ class Learner:
         targets, rule_state, metrics = self.rule.targets(
             eta, state.rule, trajectory, online, target
         )
-        return Details(targets, online, target), rule_state, metrics
+        details = Details(targets, online, target, self.rule.policy(outputs))
+        return details, rule_state, metrics
 
     def _many_steps(
         self,

@@ -13,10 +13,10 @@ from discorl.agent.acting import ActorState
 from discorl.agent.learner import Learner
 from discorl.agent.optimiser import Optimisation
 from discorl.discovery.config import DiscoverConfig, Group
-from discorl.discovery.meta_gradient import MetaGradient, MetaLoss, Update
+from discorl.discovery.meta_gradient import MetaGradient, Update
 from discorl.discovery.meta_value import MetaValue, MetaValueState
 from discorl.envs import Environment, families
-from discorl.rules import Disco
+from discorl.rules import Rule
 from discorl.training.assembly import network_of
 from discorl.training.config import Config
 from discorl.training.trainer import Trainer, TrainState
@@ -80,7 +80,7 @@ def updates_within(agent: Config, steps: Array) -> Array:
 
 
 def learner_of(
-    agent: Config, num_actions: int, observation: PyTree, rule: Disco, *, mixed_mode: bool = False
+    agent: Config, num_actions: int, observation: PyTree, rule: Rule, *, mixed_mode: bool = False
 ) -> Learner:
     """The learner of an agent under a rule that is being discovered."""
     network = network_of(agent, rule.outputs(num_actions), observation)
@@ -115,14 +115,7 @@ def meta_gradient_of(
         filters=agent.filters,
         prepare=prepare,
     )
-    loss = MetaLoss(
-        entropy=config.entropy_cost,
-        prediction_entropy=config.prediction_entropy_cost,
-        target_mean=config.target_mean_cost,
-        target_kl=config.target_kl_cost,
-        target_improvement=config.target_improvement,
-    )
-    return MetaGradient(learner, meta_value, loss, agent.frame_stack)
+    return MetaGradient(learner, meta_value, config.entropy_cost, agent.frame_stack)
 
 
 def judging(agent: Config, config: DiscoverConfig) -> Config:
@@ -145,7 +138,7 @@ def is_finite(state: PyTree) -> Array:
 class Agents:
     """The functions of one group of agents; all are pure, and of one agent: callers vmap them."""
 
-    def __init__(self, group: Group, config: DiscoverConfig, rule: Disco) -> None:
+    def __init__(self, group: Group, config: DiscoverConfig, rule: Rule) -> None:
         self._config = config
         self._agent = group.config
         self._judged = judging(group.config, config)

@@ -9,6 +9,7 @@ from discorl.agent.optimiser import Schedule
 from discorl.discovery import distributions
 from discorl.networks.standard import Torso
 from discorl.rules.meta_network import Sizes
+from discorl.rules.regularisers import Regularisers
 from discorl.training.config import Config
 from discorl.types import UserError, specs
 
@@ -205,6 +206,16 @@ class DiscoverConfig:
             meta_input=(self.net_width,),
             meta_embedding_net=nets,
             meta_policy_net=blocks,
+        )
+
+    @property
+    def regularisers(self) -> Regularisers:
+        """Those of a Disco rule."""
+        return Regularisers(
+            prediction_entropy=self.prediction_entropy_cost,
+            target_mean=self.target_mean_cost,
+            target_kl=self.target_kl_cost,
+            target_improvement=self.target_improvement,
         )
 
     def groups(self) -> list["Group"]:

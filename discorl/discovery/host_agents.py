@@ -27,7 +27,7 @@ from discorl.discovery.host_windows import Places, Window
 from discorl.discovery.meta_gradient import Update
 from discorl.envs.host import HostEnvironment
 from discorl.networks.prepared import prepared
-from discorl.rules import Disco
+from discorl.rules import Rule
 from discorl.training.config import Config
 from discorl.training.host.trainer import Background, HostTrainer
 from discorl.training.trainer import TrainState, absorb
@@ -37,7 +37,7 @@ HostLives = tuple[Life, ...]
 
 
 def host_learner_of(
-    agent: Config, environment: HostEnvironment, rule: Disco, *, mixed_mode: bool = False
+    agent: Config, environment: HostEnvironment, rule: Rule, *, mixed_mode: bool = False
 ) -> Learner:
     """The learner of an agent on the host, whose network sees prepared observations."""
     shown = environment.shown(frames.stacked(environment.observation, agent.frame_stack))
@@ -57,7 +57,7 @@ class HostAgents:
         self,
         group: Group,
         config: DiscoverConfig,
-        rule: Disco,
+        rule: Rule,
         environment: HostEnvironment,
         number: int,
     ) -> None:

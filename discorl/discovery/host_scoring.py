@@ -5,7 +5,7 @@ import numpy as np
 
 from discorl.discovery.host_agents import host_learner_of
 from discorl.envs.host import HostEnvironment
-from discorl.rules import Disco
+from discorl.rules import Rule
 from discorl.training.config import Config
 from discorl.training.host.trainer import Background, HostTrainer, acting_key
 from discorl.training.trainer import TrainState
@@ -21,7 +21,7 @@ class HostScoring:
     act, each in a thread of its own.
     """
 
-    def __init__(self, agent: Config, environment: HostEnvironment, rule: Disco) -> None:
+    def __init__(self, agent: Config, environment: HostEnvironment, rule: Rule) -> None:
         self._trainer = HostTrainer(agent, environment, host_learner_of(agent, environment, rule))
         self._actor = self._trainer.actor(0)
         self._begin = jax.jit(self._trainer.init)

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from discorl.agent import frames
 from discorl.discovery.agents import Agents, AgentState, is_finite
 from discorl.discovery.config import DiscoverConfig
-from discorl.discovery.meta_gradient import improved_policy
 from discorl.discovery.population import Population
 from discorl.rules import Disco, returns
 from discorl.rules.disco import DiscoState, Targets
+from discorl.rules.regularisers import improved_policy
 from discorl.runs.interrupts import interrupts
 from discorl.runs.progress import Progress
 from discorl.types import Array, Key, Metrics, Outputs, Params, Trajectory, UserError

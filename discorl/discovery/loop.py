@@ -139,7 +139,12 @@ def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Dis
     if start == IMITATED and file is not None:
         start = os.fspath(file)  # a learned rule by now
     if start in (SCRATCH, IMITATED):
-        rule = Disco(sizes=config.sizes, num_bins=config.bins, without=config.without)
+        rule = Disco(
+            sizes=config.sizes,
+            num_bins=config.bins,
+            without=config.without,
+            regularisers=config.regularisers,
+        )
         return rule, jax.jit(rule.init_params)(_keys(config).rule)
     loaded, eta = rules.load(start, file=file, rules_path=config.rules_path)
     if not isinstance(loaded, Disco):
@@ -147,6 +152,7 @@ def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Dis
             f"start is {config.start!r}, a rule made by hand; expected {IMITATED!r}, or a learned "
             "rule by its name or file"
         )
+    loaded = dataclasses.replace(loaded, regularisers=config.regularisers)
     if config.without != "none":
         loaded = dataclasses.replace(loaded, without=config.without)
     return loaded, jax.tree.map(jnp.asarray, eta)

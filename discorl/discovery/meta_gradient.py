@@ -1,7 +1,8 @@
 """The meta-gradient: how the rule should change for agents trained by it to earn more.
 
 A window of agent updates is differentiated with respect to the rule's parameters eta: through the
-targets, the gradient of the agent's loss, Adam's first moment, the target network and the meta-RNN.
+targets, the gradient of the agent's loss, Adam's first moment, the target network and the rule's
+state.
 Data are given; acting is not part of what is differentiated.
 """
 
@@ -12,24 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from discorl.agent import frames
-from discorl.agent.learner import Details, Learner, LearnerState
+from discorl.agent.learner import Learner, LearnerState
 from discorl.discovery.meta_value import Estimates, MetaValue, MetaValueState
 from discorl.rules import returns
 from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
-
-TEMPER = 0.03  # of a policy that is improved
-LEAST = 1e-3  # probability in it
-
-
-@dataclasses.dataclass(frozen=True)
-class MetaLoss:
-    """Weights of the meta-loss's regularisers."""
-
-    entropy: float = 0.01  # of the policy, rewarded
-    prediction_entropy: float = 0.001  # of y and z(a_t), rewarded
-    target_mean: float = 0.001  # squared mean of each target's logits
-    target_kl: float = 0.01  # from the target network's policy, improved or not, to pi_hat
-    target_improvement: float = 0.0  # clip of the advantages that improve that policy; 0: not
 
 
 @jax.tree_util.register_dataclass
@@ -43,7 +30,7 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class MetaGradient:
-    """Binds a learner, its meta-value function and the meta-loss into pure functions.
+    """Binds a learner and its meta-value function into pure functions.
 
     The updates of a window are made once, while data are collected, and recorded. The backward
     pass then takes them one by one from the last to the first: it computes an update again and
@@ -53,7 +40,7 @@ class MetaGradient:
 
     learner: Learner
     meta_value: MetaValue
-    loss: MetaLoss = MetaLoss()
+    entropy_cost: float = 0.01  # weight of the reward for the policy's entropy
     frame_stack: int = 1  # frames that both networks see at once
 
     def update(
@@ -62,7 +49,7 @@ class MetaGradient:
         """One update of the agent, and of its meta-value function on the same batch."""
         batch = frames.with_stacks(batch, self.frame_stack)
         learner, metrics, details = self.learner.update_in_detail(learner, eta, batch)
-        meta_value = self.meta_value.update(meta_value, batch, details.online["logits"][:-1])
+        meta_value = self.meta_value.update(meta_value, batch, details.policy[:-1])
         return learner, meta_value, metrics
 
     def differentiate(
@@ -105,7 +92,9 @@ class MetaGradient:
                 state = _merge(floats, update.learner)
                 batch = frames.with_stacks(update.batch, self.frame_stack)
                 state, _, details = self.learner.update_in_detail(state, eta, batch)
-                return _floats(state), self._target_penalty(details, batch)
+                return _floats(state), self.learner.rule.penalty(
+                    details.targets, batch, details.online, details.target
+                )
 
             (_, penalty), pullback = jax.vjp(forward, eta, _floats(update.learner))
             share = jnp.ones_like(penalty) / count
@@ -156,28 +145,13 @@ class MetaGradient:
         )
         return gradient, learner, meta_value, metrics
 
-    def _target_penalty(self, details: Details, batch: Trajectory) -> Array:
-        """Keeps targets centred, and pi_hat near the target network's policy."""
-        targets = details.targets
-        weight = (~batch.fillers()).astype(targets.pi.dtype)
-        centres = [
-            jnp.square(returns.weighted_mean(jnp.mean(x, axis=-1), weight))
-            for x in (targets.pi, targets.y, targets.z)
-        ]
-        policy = jax.lax.stop_gradient(
-            improved_policy(
-                batch, details.online, details.target, targets.q, self.loss.target_improvement
-            )
-        )
-        kl = returns.weighted_mean(returns.categorical_kl(policy, targets.pi), weight)
-        return self.loss.target_mean * sum(centres) + self.loss.target_kl * kl
-
     def _validation_loss(
         self, params: Params, meta_value: MetaValueState, validation: Trajectory
     ) -> tuple[Array, tuple[MetaValueState, Estimates, Metrics]]:
-        """The meta-loss but for the penalty on targets."""
+        """The meta-loss without the penalty on targets."""
+        rule = self.learner.rule
         outputs, _ = self.learner.outputs(params, validation)
-        logits = outputs["logits"][:-1]
+        logits = rule.policy(outputs)[:-1]
         estimates, adv, meta_value = jax.lax.stop_gradient(
             self.meta_value.estimate(meta_value, validation, logits)
         )
@@ -186,14 +160,12 @@ class MetaGradient:
         moments = (~_at_fillers(validation)).astype(logits.dtype)
         steps = moments[:-1]
         policy_gradient = -mean(log_pi * adv, steps)
-        entropies = {
-            "entropy": mean(returns.entropy(logits), steps),
-            "y_entropy": mean(returns.entropy(outputs["y"]), moments),
-            "z_entropy": mean(returns.entropy(outputs["z"]), steps),
-        }
-        penalty = -self.loss.entropy * entropies["entropy"]
-        penalty -= self.loss.prediction_entropy * (entropies["y_entropy"] + entropies["z_entropy"])
-        metrics = entropies | {
+        entropy = mean(returns.entropy(logits), steps)
+        output_penalty, of_outputs = rule.output_penalty(outputs, moments)
+        penalty = -self.entropy_cost * entropy + output_penalty
+        metrics = {
+            "entropy": entropy,
+            **of_outputs,
             "policy_gradient": policy_gradient,
             "entropy_penalty": penalty,
             "adv": mean(estimates.adv, steps),
@@ -203,46 +175,6 @@ class MetaGradient:
         }
         named: Outputs = {f"meta/{name}": value for name, value in metrics.items()}
         return policy_gradient + penalty, (meta_value, estimates, named)
-
-
-def improved_policy(
-    trajectory: Trajectory, online: Outputs, target: Outputs, q_target: Array, clip: float
-) -> Array:
-    """The target network's policy, improved as Muesli's update would (arXiv:2104.06159).
-
-    With sigma^2 the mean square of the advantage A_t = G_t - V'(s_t):
-
-        pi_CMPO(a|s) ~ pi_target(a|s)^(1 - TEMPER) exp(clip((Q'(s,a) - V'(s)) / sigma, -clip, clip))
-        improved(a|s_t) ~ pi_CMPO(a|s_t) + clip(A_t / sigma, -clip, clip) ([a = a_t] - pi(a|s_t))
-
-    but at least LEAST. Towards `improved` the gradient of the KL is that of Muesli's loss: a policy
-    gradient, and a distance from pi_CMPO, of which Muesli clips the latter's advantages only.
-    Tempered, a policy that only noise has moved becomes uniform again.
-
-    Args:
-        trajectory: experience, [T, B].
-        online: what the rule was told of the network's outputs, [T+1, B, ...].
-        target: and of the target network's.
-        q_target: returns G, [T, B].
-        clip: of both advantages; 0 leaves the target network's policy as it is.
-
-    Returns:
-        logits, [T, B, A].
-    """
-    logits = jax.nn.log_softmax(target["logits"][:-1])
-    if clip == 0:
-        return logits
-    q, pi = target["q"][:-1], jax.nn.softmax(online["logits"][:-1])
-    v = jnp.sum(pi * q, axis=-1)
-    weight = (~trajectory.fillers()).astype(v.dtype)
-    sigma = jnp.sqrt(returns.weighted_mean(jnp.square(q_target - v), weight) + 1e-8)
-    q_advantage = jnp.clip((q - v[..., None]) / sigma, -clip, clip)
-    advantage = jnp.clip((q_target - v) / sigma, -clip, clip)
-    taken = jax.nn.one_hot(trajectory.action, q.shape[-1], dtype=q.dtype)
-    improved = jax.nn.softmax((1 - TEMPER) * logits + q_advantage)
-    improved += advantage[..., None] * (taken - pi)
-    # Normalised by the softmax of whoever reads it.
-    return jnp.log(jnp.maximum(improved, LEAST))
 
 
 def _at_fillers(trajectory: Trajectory) -> Array:

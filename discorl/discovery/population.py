@@ -15,7 +15,7 @@ from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_agents import HostAgents
 from discorl.envs import HostEnvironment
-from discorl.rules import Disco
+from discorl.rules import Rule
 from discorl.training.assembly import check_environment
 from discorl.types import Array, Key, Metrics, Params, PyTree, specs
 
@@ -102,7 +102,7 @@ class _CompiledAgents:
 
 
 def _make_group(
-    group: Group, config: DiscoverConfig, rule: Disco, number: int, agents: type[Agents]
+    group: Group, config: DiscoverConfig, rule: Rule, number: int, agents: type[Agents]
 ) -> AgentGroup:
     name = group.config.env
     if specs.parse(name).name not in envs.REGISTRY:
@@ -116,7 +116,7 @@ def _make_group(
 class Population:
     """Compiled programs of a population; its methods are pure but for environments on the host."""
 
-    def __init__(self, config: DiscoverConfig, rule: Disco, agents: type[Agents] = Agents) -> None:
+    def __init__(self, config: DiscoverConfig, rule: Rule, agents: type[Agents] = Agents) -> None:
         self.config = config
         described = config.groups()
         self.counts = [group.count for group in described]

@@ -16,7 +16,7 @@ from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.host_scoring import HostScoring
 from discorl.envs import Environment, HostEnvironment
 from discorl.envs.families import Member
-from discorl.rules import Disco
+from discorl.rules import Rule
 from discorl.training.config import LONGEST_CALL, Config
 from discorl.training.trainer import Trainer, TrainState
 from discorl.types import Array, Key, Metrics, Params, PyTree
@@ -47,7 +47,7 @@ class Score:
 class Scoring:
     """Trains fresh agents with a rule, always from the same keys, so that only the rule counts."""
 
-    def __init__(self, config: DiscoverConfig, rule: Disco, key: Key) -> None:
+    def __init__(self, config: DiscoverConfig, rule: Rule, key: Key) -> None:
         self._updates = config.evaluate_updates
         self._keys = jax.random.split(key, config.evaluate_seeds)
         self._environments: dict[str, Environment | HostEnvironment] = {}
@@ -82,7 +82,7 @@ class Scoring:
 class _Program:
     """Training from scratch in one shape of environment, compiled once."""
 
-    def __init__(self, agent: Config, environment: Environment, rule: Disco) -> None:
+    def __init__(self, agent: Config, environment: Environment, rule: Rule) -> None:
         _, assemble = _take_apart(environment)
         seen = frames.stacked(environment.observation, agent.frame_stack)
         learner = learner_of(agent, environment.num_actions, seen, rule)

@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
+
 from discorl.types import (
     Array,
     Key,
@@ -152,8 +154,8 @@ class Rule(abc.ABC):
 
     def penalty(
         self, targets: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
-    ) -> Array | None:
-        """What discovery by meta-gradients adds to its loss to keep the rule's targets sound.
+    ) -> Array:
+        """What discovery adds to its loss for the targets of an update, to keep them sound.
 
         Args:
             targets: from `targets`; gradients with respect to `eta` flow through them.
@@ -162,7 +164,20 @@ class Rule(abc.ABC):
             target: likewise.
 
         Returns:
-            the penalty, []; None: there is none.
+            the weighted penalty, []; by default zero.
         """
         del targets, trajectory, online, target
-        return None
+        return jnp.zeros(())
+
+    def output_penalty(self, outputs: Outputs, weight: Array) -> tuple[Array, Metrics]:
+        """What discovery adds to its loss for the outputs of an agent that the rule has trained.
+
+        Args:
+            outputs: the agent's outputs on fresh experience, as `loss` reads them.
+            weight: of each moment, 0 at fillers, [T+1, B].
+
+        Returns:
+            the weighted penalty, [], by default zero; metrics.
+        """
+        del outputs, weight
+        return jnp.zeros(()), {}

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from discorl.rules import meta_network, returns
 from discorl.rules.base import Rule
 from discorl.rules.meta_network import MetaState, Sizes
+from discorl.rules.regularisers import Regularisers
 from discorl.rules.returns import Moments
 from discorl.types import (
     Array,
@@ -93,6 +94,7 @@ class Disco(Rule):
     aux_pi_cost: float = 1.0
     q_cost: float = 0.2
     without: str = "none"  # what is taken out of the rule: some of ABLATIONS, joined by +
+    regularisers: Regularisers = dataclasses.field(default_factory=Regularisers)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,3 +256,16 @@ class Disco(Rule):
         }
         left_out = {name for part in self.ablated for name in ABLATIONS[part][1]}
         return {name: term for name, term in terms.items() if name not in left_out}
+
+    def penalty(
+        self, targets: Targets, trajectory: Trajectory, online: Outputs, target: Outputs
+    ) -> Array:
+        """Keeps targets centred and pi_hat near the target network's policy; see `Rule.penalty`."""
+        predictions = targets.y, targets.z
+        return self.regularisers.of_targets(
+            targets.pi, predictions, targets.q, trajectory, online, target
+        )
+
+    def output_penalty(self, outputs: Outputs, weight: Array) -> tuple[Array, Metrics]:
+        """Rewards the entropy of y and z; see `Rule.output_penalty`."""
+        return self.regularisers.of_predictions(outputs["y"], outputs["z"], weight)

@@ -26,8 +26,8 @@ import numpy as np
 
 from discorl.runs import checkpoints, files
 from discorl.runs.metrics import MetricsFile, Row, TensorBoard
-from discorl.types import PyTree, UserError
 from discorl.runs.versions import versions
+from discorl.types import PyTree, UserError
 
 # Of a disk, a quota or a size limit that is exhausted.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

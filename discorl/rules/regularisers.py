@@ -1,0 +1,111 @@
+"""Regularisers of the Disco rule in discovery: what keeps its targets and predictions sound."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from discorl.rules import returns
+from discorl.types import Array, Metrics, Outputs, Trajectory
+
+TEMPER = 0.03  # of a policy that is improved
+LEAST = 1e-3  # probability in it
+
+
+@dataclasses.dataclass(frozen=True)
+class Regularisers:
+    """Weights of the terms that discovery adds to its loss for a Disco rule."""
+
+    prediction_entropy: float = 0.001  # of y and z(a_t), rewarded
+    target_mean: float = 0.001  # squared mean of each target's logits
+    target_kl: float = 0.01  # from the target network's policy, improved or not, to pi_hat
+    target_improvement: float = 0.0  # clip of the advantages that improve that policy; 0: not
+
+    def of_targets(
+        self,
+        pi: Array,
+        predictions: tuple[Array, ...],
+        q_target: Array,
+        trajectory: Trajectory,
+        online: Outputs,
+        target: Outputs,
+    ) -> Array:
+        """Keeps targets centred, and pi_hat near the target network's policy.
+
+        Args:
+            pi: logits of pi_hat, [T, B, A].
+            predictions: logits of y_hat and z_hat, [T, B, P] each.
+            q_target: returns, [T, B].
+            trajectory: a batch of experience, [T, B].
+            online: summaries of the agent's outputs, [T+1, B, ...].
+            target: the same of the target network.
+
+        Returns:
+            the weighted penalty, [].
+        """
+        weight = (~trajectory.fillers()).astype(pi.dtype)
+        centres = [
+            jnp.square(returns.weighted_mean(jnp.mean(x, axis=-1), weight))
+            for x in (pi, *predictions)
+        ]
+        policy = jax.lax.stop_gradient(
+            improved_policy(trajectory, online, target, q_target, self.target_improvement)
+        )
+        kl = returns.weighted_mean(returns.categorical_kl(policy, pi), weight)
+        return self.target_mean * sum(centres) + self.target_kl * kl
+
+    def of_predictions(self, y: Array, z: Array, weight: Array) -> tuple[Array, Metrics]:
+        """Rewards the entropy of the predictions.
+
+        Args:
+            y: logits, [T+1, B, P].
+            z: logits, of the actions taken, [T, B, P].
+            weight: of each moment, [T+1, B].
+
+        Returns:
+            the weighted penalty, []; both entropies.
+        """
+        y_entropy = returns.weighted_mean(returns.entropy(y), weight)
+        z_entropy = returns.weighted_mean(returns.entropy(z), weight[:-1])
+        penalty = -self.prediction_entropy * (y_entropy + z_entropy)
+        return penalty, {"y_entropy": y_entropy, "z_entropy": z_entropy}
+
+
+def improved_policy(
+    trajectory: Trajectory, online: Outputs, target: Outputs, q_target: Array, clip: float
+) -> Array:
+    """The target network's policy, improved as Muesli's update would (arXiv:2104.06159).
+
+    With sigma^2 the mean square of the advantage A_t = G_t - V'(s_t):
+
+        pi_CMPO(a|s) ~ pi_target(a|s)^(1 - TEMPER) exp(clip((Q'(s,a) - V'(s)) / sigma, -clip, clip))
+        improved(a|s_t) ~ pi_CMPO(a|s_t) + clip(A_t / sigma, -clip, clip) ([a = a_t] - pi(a|s_t))
+
+    but at least LEAST. Towards `improved` the gradient of the KL is that of Muesli's loss: a policy
+    gradient, and a distance from pi_CMPO, of which Muesli clips the latter's advantages only.
+    Tempered, a policy that only noise has moved becomes uniform again.
+
+    Args:
+        trajectory: experience, [T, B].
+        online: what the rule was told of the network's outputs, [T+1, B, ...].
+        target: and of the target network's.
+        q_target: returns G, [T, B].
+        clip: of both advantages; 0 leaves the target network's policy as it is.
+
+    Returns:
+        logits, [T, B, A].
+    """
+    logits = jax.nn.log_softmax(target["logits"][:-1])
+    if clip == 0:
+        return logits
+    q, pi = target["q"][:-1], jax.nn.softmax(online["logits"][:-1])
+    v = jnp.sum(pi * q, axis=-1)
+    weight = (~trajectory.fillers()).astype(v.dtype)
+    sigma = jnp.sqrt(returns.weighted_mean(jnp.square(q_target - v), weight) + 1e-8)
+    q_advantage = jnp.clip((q - v[..., None]) / sigma, -clip, clip)
+    advantage = jnp.clip((q_target - v) / sigma, -clip, clip)
+    taken = jax.nn.one_hot(trajectory.action, q.shape[-1], dtype=q.dtype)
+    improved = jax.nn.softmax((1 - TEMPER) * logits + q_advantage)
+    improved += advantage[..., None] * (taken - pi)
+    # Normalised by the softmax of whoever reads it.
+    return jnp.log(jnp.maximum(improved, LEAST))
