@@ -78,8 +78,10 @@ def fabricate(path, **settings):
         "learning_rates": [0.001, 0.01],
     }
     config = configure_comparison(**values | settings)
-    with runner.create(path, config, COMMAND) as run:
+    with runner.create(path, config) as run:
         scales = runner.read_scales(run.config)
+    versions = json.loads((path / "versions.json").read_text())
+    (path / "versions.json").write_text(json.dumps(versions | {"command": COMMAND}))
     random = np.random.default_rng(0)
     for cell in sweep_cells(config):
         write(path, cell, record(cell, scales[cell.environment.label], random, config.steps))

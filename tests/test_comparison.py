@@ -1,6 +1,7 @@
 """Comparisons that are run, stopped, killed and resumed; and reports of single runs."""
 
 import dataclasses
+import html
 import json
 import logging
 import os
@@ -55,7 +56,7 @@ def test_a_comparison(tiny):
             continue
         metrics = discorl.runs.Run.open(results.path / cell.folder, read_only=True).metrics()
         for seed, value in zip(content["seeds"], content["returns"], strict=True):
-            expected = discorl.training.result.recent_return(metrics, seed)
+            expected = discorl.runs.metrics.recent_return(metrics, seed)
             assert value == expected
         random, optimal = -1 / 3, 1.0  # of 3x3 Catch: one in three, and all
         scores = (np.array(content["returns"]) - random) / (optimal - random)
@@ -173,10 +174,17 @@ def test_a_discovery_is_drawn_along_meta_steps(tmp_path):
                 for i, n in enumerate(steps)
             ]
             run.log(rows, "agents")
-            run.log([{"update": update, "return": rng.random(), "steps": sum(steps) / 2}])
+            mean = {"return": rng.random(), "episodes": 2, "steps": sum(steps) / 2}
+            run.log([{"update": update} | mean])
     trained = tmp_path / "trained"
     with discorl.runs.Run.create(trained, {"rule": "ppo", "env": "catch"}, "train") as run:
-        run.log([{"update": i, "seed": 0, "return": 1.0, "steps": 20 * i} for i in (1, 2)])
+        rows = [(1, 20, 0.5), (2, 40, 1.0)]
+        run.log(
+            [
+                {"update": i, "seed": 0, "return": value, "episodes": 4, "steps": steps}
+                for i, steps, value in rows
+            ]
+        )
     text = run_page.write([path, trained], tmp_path / "index.html").read_text()
     data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
     charts = {(chart["title"], chart["x_label"]): chart["lines"] for chart in data["charts"]}
@@ -190,11 +198,59 @@ def test_a_discovery_is_drawn_along_meta_steps(tmp_path):
         assert line["x"][-1] == 400
     (line,) = charts["return", "environment steps"]
     assert line["x"] == [20, 40]
-    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall("<tr>.*?</tr>", text)]
-    assert [row[4:7] for row in cells[1:3]] == [
-        ["&ndash;", "&ndash;", "400"],
-        ["2", "40", "&ndash;"],
-    ]
+    shown = table(text, "runs")
+    assert [row["meta-steps"] for row in shown] == ["400", "–"]  # noqa: RUF001
+    assert [row["steps"] for row in shown] == ["–", "40"]  # noqa: RUF001
+    # The last tenth, as the terminal has it; in Catch that is a score from -0.75 to 1.
+    assert shown[1]["recent return"] == "1.000"
+    assert shown[1]["score"] == "1.000"
+
+
+def table(text, name):
+    """A table of a page as rows by heading."""
+    content = text.partition(f'<table id="{name}">')[2].partition("</table>")[0]
+    head = re.findall(r"<th>(.*?)</th>", content)
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall("<tr><td.*", content)]
+    rows = [list(map(html.unescape, row)) for row in rows]
+    return [dict(zip(head, row, strict=True)) for row in rows] if head else [dict(rows)]
+
+
+@pytest.mark.parametrize("name", ["@DATA@", "@BODY@", "{{ title }}", "</script><b>", "a & 'b'"])
+def test_no_name_of_a_run_breaks_its_page(tmp_path, name):
+    name = name.replace("/", "\N{DIVISION SLASH}")  # which a folder can be called
+    path = tmp_path / name
+    with discorl.runs.Run.create(path, {"rule": "<ppo>", "env": "no such"}, "train") as run:
+        run.log([{"update": 1, "seed": 0, "return": 1.0, "episodes": 1, "steps": 20}])
+    text = run_page.write([path], tmp_path / "index.html").read_text()
+    assert f"<h1>{html.escape(name)}</h1>".replace("&#x27;", "&#39;") in text
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert data["series"] == [name]
+    assert len(data["charts"]) == 1
+    assert table(text, "runs")[0]["rule or preset"] == "<ppo>"
+
+
+def test_a_discovery_leads_with_the_panels_of_its_picture(tmp_path):
+    path = tmp_path / "run"
+    with discorl.runs.Run.create(path, {"preset": "demo", "envs": ["a", "b"]}, "discover") as run:
+        for i in range(1, 21):
+            parts = {f"meta/{part}": i for part in ("policy_gradient", "entropy_penalty")}
+            parts |= {"meta/target_penalty": i, "meta/gradient_norm": i, "gradient_cosine": 0.1}
+            returns = {"return": i / 20, "episodes": 3, "return/a": i, "return/b": 100 * i}
+            entropies = {"entropy": 1.0, "pi_hat_entropy": 0.5, "loss": 2.0}
+            run.log([{"update": i} | returns | parts | entropies])
+        run.log([{"update": 20, "score": 0.25, "best": 0.75}], "evaluation")
+    text = run_page.write([path], tmp_path / "index.html").read_text()
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    first, *_ = (chart for chart in data["charts"] if chart["name"] == "panel-0")
+    assert [line["label"] for line in first["lines"]] == ["a", "b"]
+    assert first["scale"] == "symlog"
+    before, _, folded = text.partition("<details>")
+    assert re.findall(r'<figure id="chart-(.*?)">', before) == [f"panel-{i}" for i in range(6)]
+    assert 'id="chart-metric-0"' in folded
+    (row,) = table(text, "runs")
+    # The mean of the last tenth, 19 and 20; and the best score there was, not the last.
+    assert row["recent return"] == "0.975"
+    assert row["best score"] == "0.750"
 
 
 def test_reports_of_runs(tiny, capsys, tmp_path):

@@ -64,6 +64,14 @@ seen.background = getComputedStyle(document.body).backgroundColor;
 seen.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 seen.scores = document.querySelector("a[download]").href;
 seen.markup = document.querySelector("#chart-curve-1 h3").textContent;
+const drawn = () => Array.from(document.querySelectorAll("figure > svg"));
+const widest = () => Math.max(...drawn().map((svg) => svg.clientWidth));
+seen.onScreen = widest();
+dispatchEvent(new Event("beforeprint"));
+seen.onPaper = widest();
+seen.allOpen = count("details:not([open])") === 0;
+dispatchEvent(new Event("afterprint"));
+seen.afterPrint = [widest(), count("details[open]")];
 seen.troubles = troubles;
 const out = document.createElement("pre");
 out.id = "seen";
@@ -123,6 +131,11 @@ def test_page_in_a_browser(results, page, tmp_path):
         # A hundred updates of 2e9; 10 s for five runs, and for each of four cells of the sweep.
         assert row == [rule, *expected, "100", "2e+11", "2.0", "40.0"]
     assert seen["summaryOverflow"] <= 0  # scores and costs are seen at once
+    # Charts are drawn as wide as paper and what is folded is opened; then all is as before.
+    assert seen["onScreen"] > 1000
+    assert seen["onPaper"] <= 704
+    assert seen["allOpen"]
+    assert seen["afterPrint"] == [seen["onScreen"], 0]
     kept = base64.b64decode(seen["scores"].partition("base64,")[2])
     assert kept == (page.parent / "scores.csv").read_bytes()
 

@@ -135,7 +135,7 @@ def test_returns_as_they_are(tmp_path, capsys):
     assert "Optimality gap" in text
     assert "returns as they are" not in text
     assert "<th>seeds</th>" in text
-    assert "<td>1000000&ndash;1000001</td>" in text
+    assert "<td>1000000 to 1000001</td>" in text
 
 
 def test_unfinished_rules_do_not_hide_the_others(tmp_path):

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from discorl.runs import curves
+from discorl.runs import curves, palette
+from discorl.runs.metrics import by_seed
 from discorl.runs.progress import Progress
 from discorl.types import UserError
 
@@ -224,7 +225,7 @@ def test_curve_of_a_discovery_shows_every_environment(tmp_path, num_updates):
     environments = ["a", "b;hidden=2", "b;hidden=3", "c", "d", "never"]
     curves.discovery_curve(file, *discovery_columns(num_updates, environments), title="discovery")
     # The fourth and fifth colours are those of environments alone; the sixth has nothing to show.
-    seen = shares(file, curves._COLOURS[:6])
+    seen = shares(file, palette.COLOURS[:6])
     assert min(seen[:5]) > 20
     assert seen[5] == 0
 
@@ -235,7 +236,7 @@ def test_curve_of_a_discovery_without_anything_or_with_too_many(tmp_path):
     assert blue_pixels(tmp_path / "none.png") == 0
     many = discovery_columns(9, [f"environment_{i}" for i in range(20)])
     curves.discovery_curve(tmp_path / "many.png", *many, title="discovery")
-    assert min(shares(tmp_path / "many.png", curves._COLOURS)) > 20
+    assert min(shares(tmp_path / "many.png", palette.COLOURS)) > 20
 
 
 def test_curve_names_the_missing_column(tmp_path):
@@ -263,6 +264,6 @@ def test_seeds_are_aligned_by_update():
         "steps": np.array([20, 10, 10]),
         "return": np.array([0.2, 0.1, np.inf]),
     }
-    along, values = curves._by_seed(metrics, "steps", "return")
+    along, values = by_seed(metrics, "steps", "return")
     assert along.tolist() == [10, 20]
     np.testing.assert_array_equal(values, [[0.1, 0.2], [np.nan, np.nan]])

@@ -1,6 +1,5 @@
 """The command `discorl compare`."""
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,8 +80,7 @@ def compare_command(arguments: list[str], program: str) -> Result:
         if config.about:
             _tell(config.about)
         folder = out or free_directory(f"compare-{config.name}")
-        command = shlex.join([*program.split(), *arguments])
-        return _result(compare(config, out=folder, tell=_tell, command=command))
+        return _result(compare(config, out=folder, tell=_tell))
 
     return tyro.cli(run, prog=program, args=arguments)
 

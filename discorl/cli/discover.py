@@ -8,6 +8,7 @@ import tyro
 
 from discorl.cli.commands import Command, Result, free_directory, peek, refuse_other_settings
 from discorl.discovery import DiscoverConfig, DiscoverResult, configure_discovery, discover
+from discorl.runs.metrics import recent_return
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ def _data(result: DiscoverResult) -> dict:
         "finished": result.finished,
         "meta_steps": int(result.metrics["update"][-1]),
         "seconds": result.seconds,
-        "return": float(result.metrics["return"][-1]),
+        "recent_return": recent_return(result.metrics),
         "score": float(result.evaluations["score"][-1]),
         "best_score": result.best_score,
         "dropped": int(result.metrics["dropped"][-1]),
@@ -73,7 +74,7 @@ def _text(result: DiscoverResult) -> str:
     data = _data(result)
     lines = [
         f"{data['meta_steps']} meta-steps in {result.seconds:.1f} s",
-        f"mean return of the agents: {data['return']:.3f}",
+        f"mean return of the agents, last tenth: {data['recent_return']:.3f}",
         f"score with fresh agents: {data['score']:.3f}, at best {result.best_score:.3f}"
         if data["best"]
         else "score with fresh agents: none, for in no evaluation did an episode end in every "

@@ -17,9 +17,10 @@ from discorl.comparison import work
 from discorl.comparison.entries import EnvironmentEntry, RuleEntry, folder_name
 from discorl.runs import Run
 from discorl.runs.files import write_atomically, write_errors_reported
+from discorl.runs.metrics import recent_return
 from discorl.training import assembly, train
 from discorl.training.config import Config
-from discorl.training.result import recent_return, seeds_of
+from discorl.training.result import seeds_of
 from discorl.training.trainer import Programs, Trainer
 
 Kind = Literal["sweep", "final"]

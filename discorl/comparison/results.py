@@ -207,12 +207,19 @@ class Results:
 
     @functools.cached_property
     def improvements(self) -> dict[tuple[str, str], Estimate]:
-        """Chance that the first rule does better than the second, for each ordered pair."""
-        pairs = itertools.permutations(self.rules if self.tasks else (), 2)
+        """Chance that the first rule does better than the second, each pair once."""
+        pairs = itertools.combinations(self.rules if self.tasks else (), 2)
         return {
             (x, y): statistics.estimate_improvement(self.scores(x), self.scores(y))
             for x, y in pairs
         }
+
+    def improvement(self, x: str, y: str) -> Estimate:
+        """Chance that rule X does better than rule Y, in whichever order the pair is kept."""
+        if (x, y) in self.improvements:
+            return self.improvements[x, y]
+        found = self.improvements[y, x]
+        return Estimate(1 - found.value, 1 - found.high, 1 - found.low)
 
     @functools.cached_property
     def profiles(self) -> tuple[np.ndarray, dict[str, Estimate]]:

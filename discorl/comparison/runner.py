@@ -1,7 +1,7 @@
 """Running a comparison: its directory, its cells one after the other, and stopping at any time.
 
-config.json       what is compared, the scales of scores, the command
-versions.json     the software and the device it was started with
+config.json       what is compared, the scales of scores
+versions.json     the software, the device and the command it was started with
 rule-NAME.npz     its copy of each learned rule
 cells/            a run directory for each rule, environment, learning rate and block of seeds
 report/           tables, figures and the page
@@ -39,7 +39,6 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     tell: Tell | None = None,
-    command: str | None = None,
     **settings: Any,
 ) -> Results:
     """Trains several rules in several environments, with several seeds, and compares them.
@@ -50,7 +49,6 @@ def compare(
         out: the directory to make.
         resume: the directory of a comparison to go on with, in place of settings.
         tell: called with a line of text for every cell.
-        command: the command that asked for this, to be kept with the results.
         **settings: what `configure_comparison` takes, such as `rules` and `environments`.
 
     Returns:
@@ -73,7 +71,7 @@ def compare(
         else:
             assert out is not None
             config = config or configure_comparison(suite, **settings)
-            run = stack.enter_context(create(Path(out), config, command))
+            run = stack.enter_context(create(Path(out), config))
         return _Runner(run, tell or (lambda line: None)).run()
 
 
@@ -193,7 +191,7 @@ class _Runner:
         return f"mean {kind} {mean:.3f}" + (", diverged" if record["status"] == "diverged" else "")
 
 
-def create(path: Path, config: ComparisonConfig, command: str | None) -> Run:
+def create(path: Path, config: ComparisonConfig) -> Run:
     """Makes the directory of a comparison and writes down all that it depends on."""
     found, unavailable = scales.find(config)
     files = {rule.label: _rule_file(config, rule) for rule in config.rules}
@@ -206,7 +204,6 @@ def create(path: Path, config: ComparisonConfig, command: str | None) -> Run:
             for label, file in files.items()
             if file is not None
         },
-        "command": command,
     }
     copies = {_copy_name(rule): files[rule.label] for rule in config.rules}
     run = Run.create(path, described, kind=KIND, copies=copies)

@@ -26,6 +26,7 @@ from discorl.rules import Disco
 from discorl.rules.files import weights
 from discorl.runs import Run, check_settings, check_source, compilation, curves
 from discorl.runs.interrupts import interrupts
+from discorl.runs.metrics import as_columns, as_rows
 from discorl.runs.progress import Progress
 from discorl.runs.versions import versions
 from discorl.types import Array, Key, Params, UserError
@@ -252,8 +253,8 @@ class _Loop:
         if self._run is not None:
             restored = self._run.restore(jax.eval_shape(self._initial_state))
             if restored is not None:
-                self._rows = _rows(self._run.metrics())
-                self._evaluations = _rows(self._run.metrics("evaluation"))
+                self._rows = as_rows(self._run.metrics())
+                self._evaluations = as_rows(self._run.metrics("evaluation"))
                 done, state = restored[0], jax.tree.map(jnp.asarray, restored[1])
                 # The files may be older than the checkpoint, or newer if that was damaged.
                 self._write_rules(done, state)
@@ -326,8 +327,8 @@ class _Loop:
             names = dict.fromkeys(text.partition(":")[0] for text in self._config.envs)
             curves.discovery_curve(
                 self._run.curve_path,
-                _columns(self._rows),
-                _columns(self._evaluations),
+                as_columns(self._rows),
+                as_columns(self._evaluations),
                 title=f"discovery on {', '.join(names)}",
             )
 
@@ -361,8 +362,8 @@ class _Loop:
             eta=state.population.average,
             best_eta=state.best_eta,
             best_score=float(state.best_score),
-            metrics=_columns(self._rows),
-            evaluations=_columns(self._evaluations),
+            metrics=as_columns(self._rows),
+            evaluations=as_columns(self._evaluations),
             path=None if self._run is None else self._run.path,
             finished=done == self._config.meta_steps,
             seconds=seconds,
@@ -379,12 +380,3 @@ def _means(by_agent: Columns) -> dict[str, float]:
 def _mean_of_known(values: np.ndarray) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
-
-
-def _rows(columns: Mapping[str, np.ndarray]) -> Rows:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _columns(rows: Rows) -> dict[str, np.ndarray]:
-    names = rows[0] if rows else {}
-    return {name: np.array([row[name] for row in rows]) for name in names}

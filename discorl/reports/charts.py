@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from discorl.comparison.results import Results
+from discorl.runs.panels import Scale
 
 AGGREGATE_TITLES = {
     "iqm": "Interquartile mean",
@@ -18,13 +19,18 @@ AGGREGATE_TITLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line of one series, with a band around it if it has one."""
+    """A line of one series, with a band around it if it has one.
+
+    Where a series has several lines in a chart, each has a label and a style of its own.
+    """
 
     series: int
     x: np.ndarray
     y: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
+    label: str | None = None  # by default that of the series
+    style: int | None = None  # number of colour, dashes and marker; by default the series
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +42,7 @@ class LineChart:
     x_label: str
     y_label: str
     lines: tuple[Line, ...]
+    scale: Scale = "linear"  # of the vertical axis
 
     def as_dict(self) -> dict[str, Any]:
         """For the page."""
@@ -100,7 +107,7 @@ def aggregates(results: Results) -> IntervalChart:
 
 
 def improvements(results: Results) -> IntervalChart:
-    """The chance of each rule to do better than each other."""
+    """The chance of a rule to do better than another, for each pair."""
     rows = tuple(
         Row(_series(results, x), f"{x} over {y}", e.value, e.low, e.high)
         for (x, y), e in results.improvements.items()

@@ -40,8 +40,14 @@ def write(results: Results, folder: Path | None = None) -> Path:
         ]
         for chart in drawn:
             figures.write(folder / "figures", chart, labels)
-        body = sections.body(results, tables["scores.csv"])
-        _write(folder / PAGE, page.render(sections.title(results), body, labels, drawn))
+        content = page.render(
+            "comparison.html",
+            title=sections.title(results),
+            series=labels,
+            charts=drawn,
+            **sections.context(results, tables["scores.csv"], drawn),
+        )
+        _write(folder / PAGE, content)
     return folder / PAGE
 
 

@@ -1,7 +1,6 @@
 """Charts as figures for a paper: PNG and SVG, told apart without colours too."""
 
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -11,12 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from discorl.reports.charts import Chart, IntervalChart, LineChart
+from discorl.runs import palette
 from discorl.runs.files import write_atomically
 
-# The palette of Okabe and Ito, which all colour vision tells apart; the page has the same order.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
-DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 2, 2)), "--", "-.", ":")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DPI = 200
 _MARKS = 6  # on a line
 
@@ -44,20 +40,22 @@ def _lines(chart: LineChart, series: list[str]) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for line in chart.lines:
-        colour, dash, marker = _style(line.series)
+        look = palette.style(line.series)
         axes.plot(
             line.x,
             line.y,
-            color=colour,
-            linestyle=dash,
-            marker=marker,
+            color=look.colour,
+            linestyle=look.linestyle,
+            marker=look.marker,
             markersize=4,
             markevery=max(1, len(line.x) // _MARKS),
             linewidth=1.6,
             label=series[line.series],
         )
         if line.low is not None and line.high is not None:
-            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(
+                line.x, line.low, line.high, color=look.colour, alpha=0.18, linewidth=0
+            )
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     axes.set_title(chart.title, loc="left", fontsize=10)
@@ -79,7 +77,7 @@ def _intervals(chart: IntervalChart) -> Figure:
         if chart.reference is not None:
             axes.axvline(chart.reference, color="#888888", linewidth=1, linestyle=":")
         for place, row in enumerate(entries):
-            colour, _, marker = _style(row.series)
+            colour, _, marker = palette.style(row.series)
             axes.plot([row.low, row.high], [place, place], color=colour, linewidth=5, alpha=0.4)
             axes.plot(row.value, place, marker=marker, color=colour, markersize=6)
         axes.set_yticks(np.arange(len(entries)), [row.label for row in entries])
@@ -88,10 +86,6 @@ def _intervals(chart: IntervalChart) -> Figure:
         axes.set_title(title, fontsize=9)
         _decorate(axes)
     return figure
-
-
-def _style(series: int) -> tuple[str, Any, str]:
-    return tuple(kinds[series % len(kinds)] for kinds in (COLOURS, DASHES, MARKERS))
 
 
 def _decorate(axes: Axes) -> None:

@@ -1,93 +1,89 @@
-"""The page: one HTML file that needs nothing else, put together from its template."""
+"""The page: one HTML file that needs nothing else, rendered from the templates beside it."""
 
-import html
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
-from discorl.reports.charts import Chart
+import jinja2
+from markupsafe import Markup
 
-NOTHING = "&ndash;"  # in a cell without a number
+from discorl.reports.charts import Chart
+from discorl.runs import palette
+
+NOTHING = "–"  # noqa: RUF001 - in a cell without a number
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a table that is more than a plain text."""
+
+    text: str
+    small: str = ""  # written smaller behind the text
+    kind: str = ""  # "text": set to the left, may break into lines; "best": emphasised
+    span: int = 1  # columns
+
+
+Rows = list[list[str | Cell]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table."""
+
+    name: str
+    head: Sequence[str]  # nothing for a table of names and values
+    rows: Rows
+
+
+def pairs(name: str, values: dict[str, Any]) -> Table:
+    """A table of names and values, without a head."""
+    rows: Rows = [
+        [key, value if isinstance(value, Cell) else Cell(str(value), kind="text")]
+        for key, value in values.items()
+    ]
+    return Table(name, [], rows)
 
 
 def render(
-    title: str, body: Iterable[str], series: Sequence[str], charts: Sequence[Chart]
+    template: str, *, title: str, series: Sequence[str], charts: Sequence[Chart], **context: Any
 ) -> bytes:
-    """Puts a page together.
+    """Renders a page. Everything that is not HTML of the templates' own is escaped.
 
     Args:
-        title: of the window.
-        body: pieces of HTML, whose figures name the charts.
+        template: name of the template.
+        title: of the window and of the page.
         series: what the lines of charts stand for, by number.
         charts: what the script on the page draws.
+        **context: what the template asks for besides.
     """
-    data = {"series": list(series), "charts": [chart.as_dict() for chart in charts]}
-    # Within a script, nothing may look like the end of it.
-    plain = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
-    text = _template("page.html")
-    for name, value in (
-        ("TITLE", escape(title)),
-        ("STYLE", _template("page.css")),
-        ("SCRIPT", _template("page.js")),
-        ("BODY", "\n".join(body)),
-        ("DATA", plain),
-    ):
-        before, _, after = text.partition(f"@{name}@")
-        text = before + value + after
-    return text.encode()
+    data = {
+        "series": list(series),
+        "dashes": palette.DASHES,
+        "charts": [chart.as_dict() for chart in charts],
+    }
+    text = _environment().get_template(template).render(title=title, data=data, **context)
+    return (text.rstrip("\n") + "\n").encode()
 
 
-def escape(text: Any) -> str:
-    """A text as HTML."""
-    return html.escape(str(text))
-
-
-def heading(text: str, note: str = "") -> str:
-    """A heading, with a sentence on how to read what follows."""
-    return f"<h2>{escape(text)}</h2>" + (f'<p class="note">{escape(note)}</p>' if note else "")
-
-
-def legend() -> str:
-    """Where the script puts the buttons that hide and show series."""
-    return '<div id="legend" role="group" aria-label="Show or hide"></div>'
-
-
-def figure(chart: Chart, caption: str = "", heading: bool = False) -> str:
-    """Where the script draws a chart."""
-    title = f"<h3>{escape(chart.title)}</h3>" if heading else ""
-    below = (
-        f"<figcaption>{escape(caption)}</figcaption>" if caption else "<figcaption></figcaption>"
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("discorl.reports", "template"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return f'<figure id="chart-{escape(chart.name)}">{title}{below}</figure>'
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
 
+    def verbatim(name: str) -> Markup:
+        """A file of ours as it is: the style or the script."""
+        assert environment.loader is not None
+        source, _, _ = environment.loader.get_source(environment, name)
+        return Markup(source.rstrip("\n"))
 
-def table(name: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; cells are HTML, and one that starts with `<td` is taken as it is."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    lines = []
-    for row in rows:
-        cells = "".join(c if c.startswith("<td") else f"<td>{c}</td>" for c in row)
-        lines.append(f"<tr>{cells}</tr>")
-    return (
-        f'<div class="scroll"><table id="{escape(name)}"><thead><tr>{top}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
-    )
-
-
-def pairs(name: str, values: Mapping[str, Any]) -> str:
-    """A table of names and values."""
-    rows = [
-        [escape(key), f'<td class="text">{escape(value)}</td>'] for key, value in values.items()
-    ]
-    return table(name, ["", ""], rows)
-
-
-def details(summary: str, *content: str) -> str:
-    """What is folded away until it is asked for."""
-    return f"<details><summary>{escape(summary)}</summary>{''.join(content)}</details>"
-
-
-def _template(name: str) -> str:
-    file = resources.files("discorl.reports") / "template" / name
-    return file.read_text(encoding="utf-8").rstrip("\n")
+    environment.globals |= {
+        "verbatim": verbatim,
+        "colours": palette.COLOURS,
+        "dark_colours": palette.DARK_COLOURS,
+    }
+    return environment

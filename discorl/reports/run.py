@@ -1,27 +1,56 @@
 """The page of training and discovery runs: their curves side by side, their films and settings."""
 
 import base64
+import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from discorl import envs
+from discorl.envs import Reference, references
 from discorl.reports import page
 from discorl.reports.charts import Line, LineChart
-from discorl.reports.page import NOTHING, escape
-from discorl.runs import Run
+from discorl.reports.page import NOTHING, Cell, Table
+from discorl.runs import Run, panels
 from discorl.runs.files import write_atomically, write_errors_reported
-from discorl.runs.metrics import MetricsFile
+from discorl.runs.metrics import MetricsFile, by_seed, recent_return
 from discorl.types import UserError
 
 Columns = Mapping[str, np.ndarray]
 
 DISCOVERY = "discover"  # the kind of such runs
 POINTS = 150  # of a line; more cannot be seen
-_FIRST = ("return", "score", "best", "episode_length")
+RETURN = "return"
 _NOT_DRAWN = ("update", "seed", "agent", "group", "steps", "episodes")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shown:
+    """A run, and what the page says of it."""
+
+    run: Run
+    label: str
+    tables: Mapping[str, Columns]
+    versions: Mapping[str, Any]
+
+    @property
+    def discovery(self) -> bool:
+        return self.run.kind == DISCOVERY
+
+    @property
+    def metrics(self) -> Columns:
+        return self.tables.get("metrics", {})
+
+    def axis(self, columns: Columns) -> tuple[str, str]:
+        """The column that the lines of a table go along, and what it is called."""
+        if self.discovery:  # whose steps begin anew with every life of an agent
+            return "update", "meta-steps"
+        return ("steps", "environment steps") if "steps" in columns else ("update", "updates")
 
 
 def write(paths: Sequence[Path], file: Path) -> Path:
@@ -34,32 +63,47 @@ def write(paths: Sequence[Path], file: Path) -> Path:
     Returns:
         the page.
     """
-    runs = []
-    for path in paths:
-        with Run.open(path, read_only=True) as run:
-            runs.append(run)
-    labels = _labels(paths)
-    tables = [_tables(run) for run in runs]
-    if not any(tables):
+    shown = [_read(path, label) for path, label in zip(paths, _labels(paths), strict=True)]
+    if not any(each.tables for each in shown):
         raise UserError(f"{', '.join(map(str, paths))}: nothing is logged yet")
-    charts = list(_charts([run.kind for run in runs], tables))
-    title = labels[0] if len(runs) == 1 else f"{len(runs)} runs"
-    body = [f"<h1>{escape(title)}</h1>", *_lead(runs, labels, tables), page.legend()]
-    main = [chart for chart in charts if _rank(chart.title)[0] < len(_FIRST)]
+    first = list(_panels(shown))
+    charts = list(_charts(shown))
+    main = [chart for chart in charts if chart.title == RETURN and _trained(shown, chart)]
     other = [chart for chart in charts if chart not in main]
-    note = (
-        "Means over what was logged between two points and over seeds or agents; bands from lowest "
-        "to highest."
+    labels = [each.label for each in shown]
+    content = page.render(
+        "run.html",
+        title=labels[0] if len(shown) == 1 else f"{len(shown)} runs",
+        series=labels,
+        charts=[*main, *first, *other],
+        runs=_summary(shown),
+        commands={each.label: each.versions.get("command") or "" for each in shown},
+        main=main,
+        panels=first,
+        other=other,
+        other_title=f"Losses, entropies and the rest: {len(other)} charts",
+        films=list(_films(shown)),
+        settings=[
+            {
+                "label": each.label,
+                "settings": json.dumps(each.run.config, indent=1),
+                "versions": page.pairs("versions", dict(each.versions)),
+            }
+            for each in shown
+        ],
     )
-    body += [page.heading("Curves", note), _grid(main)]
-    if other:
-        body += [page.heading("Losses, entropies and the rest"), _grid(other)]
-    body += [*_films(runs, labels), *_settings(runs, labels)]
     with write_errors_reported(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        content = page.render(title, body, labels, charts)
         write_atomically(file, lambda stream: stream.write(content))
     return file
+
+
+def _read(path: Path, label: str) -> _Shown:
+    with Run.open(path, read_only=True) as run:
+        found = {file.stem: MetricsFile(file).columns() for file in sorted(path.glob("*.csv"))}
+    tables = {name: table for name, table in found.items() if len(table.get("update", ()))}
+    versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+    return _Shown(run, label, tables, versions)
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
@@ -73,19 +117,40 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     return [str(path.relative_to(common)) if str(path) != common else path.name for path in full]
 
 
-def _tables(run: Run) -> dict[str, Columns]:
-    found = {file.stem: MetricsFile(file).columns() for file in sorted(run.path.glob("*.csv"))}
-    return {
-        name: table for name, table in found.items() if "update" in table and len(table["update"])
-    }
+# --- charts ---------------------------------------------------------------------------------------
 
 
-def _charts(kinds: Sequence[str], runs: Sequence[Mapping[str, Columns]]) -> Iterator[LineChart]:
+def _panels(shown: Sequence[_Shown]) -> Iterator[LineChart]:
+    """What is looked at first in discoveries; see `discorl.runs.panels`."""
+    discoveries = [(series, each) for series, each in enumerate(shown) if each.discovery]
+    names = dict.fromkeys(name for _, each in discoveries for name in each.metrics)
+    for number, panel in enumerate(panels.of_discovery(names) if discoveries else ()):
+        lines: list[Line] = []
+        for series, each in discoveries:
+            columns = each.tables.get(panel.table, {})
+            for name, label in panel.columns.items():
+                if name in columns and np.isfinite(columns[name]).any():
+                    whole = label if len(discoveries) == 1 else f"{each.label}: {label}"
+                    line = _line(series, columns, "update", name)
+                    lines.append(dataclasses.replace(line, label=whole, style=len(lines)))
+        if lines:
+            seen = np.concatenate([line.y[np.isfinite(line.y)] for line in lines])
+            scale = panel.fitting_scale(seen.min(), seen.max())
+            yield LineChart(
+                f"panel-{number}", panel.title, "meta-steps", "", tuple(lines), scale=scale
+            )
+
+
+def _trained(shown: Sequence[_Shown], chart: LineChart) -> bool:
+    return not any(shown[line.series].discovery for line in chart.lines)
+
+
+def _charts(shown: Sequence[_Shown]) -> Iterator[LineChart]:
     """A chart for each column that any of the runs has, and each axis that it goes along."""
     lines: dict[tuple[str, str, str], list[Line]] = {}
-    for series, (kind, tables) in enumerate(zip(kinds, runs, strict=True)):
-        for table, columns in tables.items():
-            along, label = _axis(kind, columns)
+    for series, each in enumerate(shown):
+        for table, columns in each.tables.items():
+            along, label = each.axis(columns)
             for column in (name for name in columns if name not in _NOT_DRAWN):
                 line = _line(series, columns, along, column)
                 if np.isfinite(line.y).any():
@@ -96,34 +161,20 @@ def _charts(kinds: Sequence[str], runs: Sequence[Mapping[str, Columns]]) -> Iter
         yield LineChart(f"metric-{number}", title, label, "", tuple(lines[name]))
 
 
-def _axis(kind: str, columns: Columns) -> tuple[str, str]:
-    """The column that the lines of a table go along, and what it is called."""
-    if kind == DISCOVERY:  # whose steps begin anew with every life of an agent
-        return "update", "meta-steps"
-    return ("steps", "environment steps") if "steps" in columns else ("update", "updates")
-
-
-def _rank(name: str) -> tuple[int, int]:
+def _rank(name: str) -> int:
     """What is looked at first comes first."""
-    name = name.partition(" (")[0].partition("/")[0]
-    kinds = ("loss", "entropy", "kl")
-    kind = next((i for i, part in enumerate(kinds) if part in name), len(kinds))
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST), kind
+    kinds = ("return", "score", "length", "loss", "entropy", "kl")
+    return next((i for i, part in enumerate(kinds) if part in name), len(kinds))
 
 
 def _line(series: int, columns: Columns, along: str, name: str) -> Line:
     """One column over time, thinned out: means over seeds, with the band around them."""
-    updates, at = np.unique(columns["update"], return_inverse=True)
-    who = columns.get("seed", columns.get("agent", np.zeros(len(at))))
-    everyone, of = np.unique(who, return_inverse=True)
-    values = np.full((len(everyone), len(updates)), np.nan)
-    values[of, at] = np.where(np.isfinite(columns[name]), columns[name], np.nan)
-    place = np.bincount(at, weights=columns[along]) / np.bincount(at)
-    pieces = np.array_split(np.arange(len(updates)), min(POINTS, len(updates)))
+    place, values = by_seed(columns, along, name)
+    pieces = np.array_split(np.arange(len(place)), min(POINTS, len(place)))
     x = np.array([place[piece[-1]] for piece in pieces])
     means = np.stack([_mean(values[:, piece]) for piece in pieces], axis=1)
     y = _mean(means.T)
-    if len(everyone) == 1:
+    if len(values) == 1:
         return Line(series, x, y)
     none = np.isnan(y)
     low = np.where(none, np.nan, np.where(np.isnan(means), np.inf, means).min(axis=0))
@@ -139,62 +190,81 @@ def _mean(values: np.ndarray) -> np.ndarray:
     return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
 
 
-# --- the page -------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
-def _lead(
-    runs: Sequence[Run], labels: Sequence[str], tables: Sequence[Mapping[str, Columns]]
-) -> list[str]:
-    rows = []
-    for run, label, found in zip(runs, labels, tables, strict=True):
-        metrics = found.get("metrics", {})
-        done = [f"{int(metrics[n].max()):,}" if n in metrics else "0" for n in ("update", "steps")]
-        discovery = run.kind == DISCOVERY
-        progress = [NOTHING, NOTHING, done[0]] if discovery else [*done, NOTHING]
-        what = run.config.get("rule") or run.config.get("preset") or ""
-        where = run.config.get("env") or ", ".join(run.config.get("envs", ()))
-        cells = [escape(run.kind), escape(what), f'<td class="text">{escape(where)}</td>']
-        rows.append([escape(label), *cells, *progress, _latest(metrics)])
-    head = ["run", "command", "rule or preset", "environment"]
-    head += ["updates", "steps", "meta-steps", "recent return"]
-    return [page.table("runs", head, rows)]
+def _summary(shown: Sequence[_Shown]) -> Table:
+    """What each run is, how far it is and what came of it: all that there is to say."""
+    rows = [_facts(each) for each in shown]
+    if len(rows) == 1:  # one below the other, as a phone shows best
+        facts = {name: value for name, value in rows[0].items() if value and name != "run"}
+        return page.pairs("runs", facts)
+    head = list(dict.fromkeys(name for row in rows for name in row if row[name]))
+    return Table("runs", head, [[row.get(name) or NOTHING for name in head] for row in rows])
 
 
-def _latest(metrics: Columns) -> str:
-    """Mean return over the last tenth of the updates, of all seeds."""
-    if "return" not in metrics:
-        return NOTHING
-    late = metrics["update"] > 0.9 * metrics["update"].max()
-    weights = metrics["episodes"][late] if "episodes" in metrics else np.ones(late.sum())
-    values = metrics["return"][late]
-    seen = (weights > 0) & np.isfinite(values)
-    return f"{np.average(values[seen], weights=weights[seen]):.3f}" if seen.any() else NOTHING
+def _facts(each: _Shown) -> dict[str, str | Cell]:
+    config, metrics = each.run.config, each.metrics
+    where = config.get("env") or ", ".join(config.get("envs", ()))
+    facts: dict[str, str | Cell] = {
+        "run": each.label,
+        "kind": each.run.kind,
+        "rule or preset": config.get("rule") or config.get("preset") or "",
+        "environment": Cell(where, kind="text") if where else "",
+    }
+    done = {
+        name: f"{int(metrics[name].max()):,}" for name in ("update", "steps") if name in metrics
+    }
+    if each.discovery:
+        return facts | {
+            "meta-steps": done.get("update", "0"),
+            "recent return": _number(recent_return(metrics)),
+            "best score": _best_score(each),
+        }
+    seeds = [int(seed) for seed in np.unique(metrics.get("seed", ()))]
+    recent = [recent_return(metrics, seed) for seed in seeds]
+    reference = _reference(each.run)
+    scores = [reference.score(value) for value in recent] if reference is not None else []
+    return facts | {
+        "updates": done.get("update", "0"),
+        "steps": done.get("steps", "0"),
+        "seeds": ", ".join(map(str, seeds)),
+        "recent return": _over_seeds(recent),
+        "score": _over_seeds(scores),
+    }
 
 
-def _grid(charts: Sequence[LineChart]) -> str:
-    return (
-        f'<div class="grid">{"".join(page.figure(chart, heading=True) for chart in charts)}</div>'
+def _best_score(each: _Shown) -> str:
+    best = each.tables.get("evaluation", {}).get("best", np.zeros(0))
+    return _number(best[-1]) if len(best) else ""
+
+
+def _over_seeds(values: Sequence[float]) -> str | Cell:
+    """The mean, and every seed's value."""
+    known = [value for value in values if math.isfinite(value)]
+    if len(values) < 2 or not known:
+        return _number(known[0]) if known else ""
+    return Cell(
+        _number(sum(known) / len(known)), small=f"by seed {', '.join(map(_number, values))}"
     )
 
 
-def _films(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    films = []
-    for run, label in zip(runs, labels, strict=True):
-        for film in sorted(run.path.glob("*.gif")):
-            encoded = base64.b64encode(film.read_bytes()).decode()
-            films.append(
-                f'<figure><img class="film" alt="An episode of {escape(label)}" '
-                f'src="data:image/gif;base64,{encoded}"><figcaption>{escape(label)}: '
-                f"{escape(film.name)}</figcaption></figure>"
-            )
-    return [page.heading("Episodes"), f'<div class="grid">{"".join(films)}</div>'] if films else []
+def _number(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else NOTHING
 
 
-def _settings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    body = [page.heading("Settings")]
-    for run, label in zip(runs, labels, strict=True):
-        versions = json.loads((run.path / "versions.json").read_text(encoding="utf-8"))
-        settings = json.dumps(run.config, indent=1)
-        body.append(page.details(f"Settings of {label}", f"<pre>{escape(settings)}</pre>"))
-        body.append(page.details(f"Versions of {label}", page.pairs("versions", versions)))
-    return body
+def _reference(run: Run) -> Reference | None:
+    """The scale of the run's environment, if it has one and can be made here."""
+    if run.config.get("own", {}).get("environment"):
+        return None
+    try:
+        return references.of(envs.make(run.config["env"]))
+    except (UserError, KeyError):
+        return None
+
+
+def _films(shown: Sequence[_Shown]) -> Iterator[dict[str, str]]:
+    for each in shown:
+        for film in sorted(each.run.path.glob("*.gif")):
+            content = base64.b64encode(film.read_bytes()).decode()
+            yield {"label": each.label, "name": film.name, "content": content}

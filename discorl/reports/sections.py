@@ -1,4 +1,4 @@
-"""The sections of a comparison's page."""
+"""What a comparison's page says, as the data that its template lays out."""
 
 import base64
 import json
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from discorl.comparison import costs
-from discorl.comparison.cells import Cell
+from discorl.comparison.cells import Cell as Run
 from discorl.comparison.costs import as_text
 from discorl.comparison.results import Results
 from discorl.comparison.statistics import SAMPLES, Estimate
 from discorl.reports import charts, page
-from discorl.reports.page import NOTHING, escape
+from discorl.reports.page import NOTHING, Cell, Rows, Table
 
 FEW_RUNS = 5
 
@@ -23,76 +23,74 @@ def title(results: Results) -> str:
     return f"{results.config.name}: {', '.join(rule.label for rule in results.config.rules)}"
 
 
-def body(results: Results, scores: bytes) -> list[str]:
-    """The page's HTML, the most important first.
+def few_runs(results: Results) -> str:
+    """A warning, where runs are too few for the intervals to be trusted."""
+    if results.config.seeds >= FEW_RUNS:
+        return ""
+    return (
+        f"With fewer than {FEW_RUNS} runs the bootstrap makes intervals too narrow: take them as "
+        "hints."
+    )
+
+
+def context(results: Results, scores: bytes, drawn: list[charts.Chart]) -> dict[str, Any]:
+    """Everything that the template `comparison.html` asks for.
 
     Args:
         results: what to tell.
         scores: the table of all runs as CSV, to be kept in the page.
+        drawn: the charts.
     """
-    parts = [f"<h1>{escape(title(results))}</h1>", *_lead(results), page.legend()]
-    if results.aggregates:
-        parts += [*_summary(results), *_improvement(results), *_distributions(results)]
-    parts += [*_environments(results), *_compute(results), *_failures(results)]
-    return [*parts, *_settings(results, scores)]
-
-
-def _lead(results: Results) -> list[str]:
     config, tasks = results.config, results.tasks
-    lines = [f"<p>{escape(config.about)}</p>"] if config.about else []
-    if results.aggregates:
-        best = max(results.aggregates, key=lambda rule: results.aggregates[rule]["iqm"].value)
-        found = results.aggregates[best]["iqm"]
-        lines.append(
-            f'<p class="lead">Highest interquartile mean: <strong>{escape(best)}</strong>, '
-            f"{_number(found)}.{_verdict(results, best)}</p>"
-        )
-    count = (
-        f"{len(tasks)} of {len(config.environments)}" if not _whole(results) else f"{len(tasks)}"
-    )
-    lines.append(
-        f'<p class="note">{config.seeds} runs of each rule in each of {count} environments, '
-        f"{config.steps:,} environment steps a run. A score is the mean return per episode over "
-        f"the last tenth of the updates, {_scaling(results)}. Brackets are 95% intervals of a "
-        f"stratified bootstrap with {SAMPLES:,} samples (Agarwal et al. 2021).</p>"
-    )
-    if config.seeds < FEW_RUNS:
-        lines.append(
-            f'<p class="bad">With fewer than {FEW_RUNS} runs the bootstrap makes intervals too '
-            "narrow: take them as hints.</p>"
-        )
-    if not _whole(results):
-        lines.append(
-            '<p class="bad">Not all is finished: only environments that every rule has finished '
-            "count in the aggregates.</p>"
-        )
-    return lines
+    described = json.loads((results.path / "config.json").read_text(encoding="utf-8"))["config"]
+    versions = json.loads((results.path / "versions.json").read_text(encoding="utf-8"))
+    whole = len(results.complete) == len(config.rules) * len(config.environments)
+    named = {chart.name: chart for chart in drawn}
+    names = ("aggregates", "improvement", "profiles", "efficiency")
+    hashes = {f"sha256 of {name}": value for name, value in described["sha256"].items()}
+    return {
+        "about": config.about,
+        "best": _best(results),
+        "runs": config.seeds,
+        "environments": f"{len(tasks)}" if whole else f"{len(tasks)} of {len(config.environments)}",
+        "steps": config.steps,
+        "samples": SAMPLES,
+        "normalised": results.normalised,
+        "few_runs": few_runs(results),
+        "whole": whole,
+        "figures": {name: named.get(name) for name in names},
+        "curves": [chart for chart in drawn if chart.name not in names],
+        "summary": _summary(results) if results.aggregates else None,
+        "cost_note": costs.NOTE,
+        "improvement": _improvement(results) if results.improvements else None,
+        "by_environment": _environments(results),
+        "compute": _compute(results),
+        "sweep": _sweep(results),
+        "sweep_title": _sweep_title(results),
+        "failures": _failures(results),
+        "command": versions["command"],
+        "hashes": page.pairs("rules", hashes),
+        "settings": json.dumps(described["comparison"], indent=1),
+        "versions": page.pairs("versions", versions),
+        "scores": base64.b64encode(scores).decode(),
+    }
 
 
-def _scaling(results: Results) -> str:
-    if not results.normalised:
-        return "as it is: no scale is known to normalise it by"
-    return "normalised so that the lower end of the environment's scale is 0 and the upper end 1"
-
-
-def _verdict(results: Results, best: str) -> str:
-    """Which other rules it clearly beats, by the intervals of the chance of improvement."""
+def _best(results: Results) -> dict[str, Any] | None:
+    """The rule with the highest interquartile mean, and which others it clearly beats."""
+    if not results.aggregates:
+        return None
+    best = max(results.aggregates, key=lambda rule: results.aggregates[rule]["iqm"].value)
     others = [rule for rule in results.rules if rule != best]
-    beaten = [rule for rule in others if results.improvements[best, rule].low > 0.5]
-    if not others:
-        return ""
-    if not beaten:
-        return " The chance that it does better is not clearly above one half for any other rule."
-    names = ", ".join(escape(rule) for rule in beaten)
-    return f" It more likely than not does better than {names}, at 95% confidence."
+    return {
+        "rule": best,
+        "iqm": _number(results.aggregates[best]["iqm"]),
+        "others": others,
+        "beaten": [rule for rule in others if results.improvement(best, rule).low > 0.5],
+    }
 
 
-def _whole(results: Results) -> bool:
-    everything = len(results.config.rules) * len(results.config.environments)
-    return len(results.complete) == everything
-
-
-def _summary(results: Results) -> list[str]:
+def _summary(results: Results) -> Table:
     titles = charts.aggregate_titles(results)
     best = {
         name: (min if name == "optimality_gap" else max)(
@@ -100,76 +98,44 @@ def _summary(results: Results) -> list[str]:
         )
         for name in titles
     }
-    rows = []
-    for rule, row in results.aggregates.items():
-        cells = []
-        for name in titles:
-            mark = ' class="best"' if row[name].value == best[name] else ""
-            cells.append(f"<td{mark}>{_number(row[name])}</td>")
-        rows.append([escape(rule), *cells, *results.costs[rule].texts()])
-    return [
-        page.heading("Summary", costs.NOTE),
-        page.table("summary", ["rule", *titles.values(), *costs.TITLES.values()], rows),
-        page.figure(charts.aggregates(results)),
+    rows: Rows = [
+        [
+            rule,
+            *(_number(row[name], best=row[name].value == best[name]) for name in titles),
+            *results.costs[rule].texts(),
+        ]
+        for rule, row in results.aggregates.items()
     ]
+    return Table("summary", ["rule", *titles.values(), *costs.TITLES.values()], rows)
 
 
-def _improvement(results: Results) -> list[str]:
-    if not results.improvements:
-        return []
-    chart = charts.improvements(results)
-    rows = [
-        [escape(x), f'<td class="text">{escape(y)}</td>', _number(found)]
-        for (x, y), found in results.improvements.items()
+def _improvement(results: Results) -> Table:
+    rows: Rows = [
+        [x, Cell(y, kind="text"), _number(found)] for (x, y), found in results.improvements.items()
     ]
-    note = (
-        "The chance that a run of X scores more than a run of Y in an environment picked at "
-        "random. An interval above one half says that X is better more often than not."
-    )
-    return [
-        page.heading(chart.title, note),
-        page.figure(chart),
-        page.details("As a table", page.table("improvement", ["X", "over Y", "P(X > Y)"], rows)),
+    return Table("improvement", ["X", "over Y", "P(X > Y)"], rows)
+
+
+def _environments(results: Results) -> Table:
+    rows: Rows = [
+        [
+            environment.label,
+            *(_mean_score(results, rule, environment.label) for rule in results.rules),
+            *_ends(results, environment.label),
+        ]
+        for environment in results.config.environments
     ]
-
-
-def _distributions(results: Results) -> list[str]:
-    profiles, efficiency = charts.profiles(results), charts.efficiency(results)
-    note = "The share of runs that score more than a threshold; higher is better."
-    parts = [page.heading(profiles.title, note), page.figure(profiles)]
-    if efficiency.lines:
-        note = "Interquartile mean of scores over environment steps."
-        parts += [page.heading(efficiency.title, note), page.figure(efficiency)]
-    return parts
-
-
-def _environments(results: Results) -> list[str]:
-    curves = charts.curves(results)
-    if not curves:
-        return []
-    rows = []
-    for environment in results.config.environments:
-        cells = [_mean_score(results, rule, environment.label) for rule in results.rules]
-        rows.append([escape(environment.label), *cells, *_ends(results, environment.label)])
     head = [f"mean {results.measure}", *results.rules, "return for 0", "return for 1"]
-    note = (
-        "Mean return per episode over seeds; the band reaches from the lowest to the highest seed."
-    )
-    grid = "".join(page.figure(chart, heading=True) for chart in curves)
-    return [
-        page.heading("Environments", note),
-        f'<div class="grid">{grid}</div>',
-        page.table("environments", head, rows),
-    ]
+    return Table("environments", head, rows)
 
 
-def _ends(results: Results, task: str) -> list[str]:
+def _ends(results: Results, task: str) -> list[str | Cell]:
     """The ends of an environment's scale."""
     scale = results.scales.get(task)
     if scale is None:
         return ["", ""]
     if not scale.known:
-        return ['<td class="text" colspan="2">returns as they are</td>']
+        return [Cell("returns as they are", kind="text", span=2)]
     return [f"{scale.random:.4g}", f"{scale.optimal:.4g}"]
 
 
@@ -181,99 +147,67 @@ def _mean_score(results: Results, rule: str, task: str) -> str:
     return f"{results.scales[task].score(returns).mean():.3f}"
 
 
-def _compute(results: Results) -> list[str]:
-    rows = []
+def _compute(results: Results) -> Table:
+    rows: Rows = []
     for rule, cost in results.costs.items():
         rates = ", ".join(f"{rate:g}" for rate in cost.learning_rates)
         flops = as_text(cost.flops_per_update, ".3g")
-        rows.append([escape(rule), escape(rates), as_text(cost.steps, ",.0f"), flops])
-    head = ["rule", "learning rate", "steps of a run", "FLOP an update"]
-    note = (
-        "Means over the runs that count. FLOP are those of matrix products and convolutions, "
-        "acting included; a dash where they could not be counted."
-    )
-    content = [page.heading("Compute", note), page.table("compute", head, rows)] if rows else []
-    return content + _sweep(results)
+        rows.append([rule, rates, as_text(cost.steps, ",.0f"), flops])
+    return Table("compute", ["rule", "learning rate", "steps of a run", "FLOP an update"], rows)
 
 
-def _sweep(results: Results) -> list[str]:
+def _sweep(results: Results) -> Table:
     """How the learning rates were chosen."""
-    rows = []
-    for cell, record in results.sweep.items():
-        scale = results.scales.get(cell.environment.label)
-        outcome = "not yet" if record is None else record["status"]
-        if record is not None and "returns" in record and scale is not None:
-            outcome = f"{float(np.mean(scale.score(np.array(record['returns'])))):.3f}"
-            outcome += ", diverged" if record["status"] == "diverged" else ""
-        taken = results.chosen[cell.rule.label, cell.environment.label] == cell.learning_rate
-        mark = ' class="best"' if taken else ""
+    rows: Rows = []
+    for run, record in results.sweep.items():
+        taken = results.chosen[run.rule.label, run.environment.label] == run.learning_rate
+        kind = "best" if taken else ""
         rows.append(
             [
-                escape(cell.rule.label),
-                f'<td class="text">{escape(cell.environment.label)}</td>',
-                f"<td{mark}>{cell.learning_rate:g}</td>",
-                _seeds(cell),
-                f"<td{mark}>{escape(outcome)}</td>",
+                run.rule.label,
+                Cell(run.environment.label, kind="text"),
+                Cell(f"{run.learning_rate:g}", kind=kind),
+                f"{run.seed}" if run.seeds == 1 else f"{run.seed} to {run.seed + run.seeds - 1}",
+                Cell(_outcome(results, run, record), kind=kind),
             ]
         )
-    if not rows:
-        return []
+    head = ["rule", "environment", "learning rate", "seeds", f"mean {results.measure}"]
+    return Table("sweep", head, rows)
+
+
+def _outcome(results: Results, run: Run, record: Mapping[str, Any] | None) -> str:
+    scale = results.scales.get(run.environment.label)
+    if record is None:
+        return "not yet"
+    if "returns" not in record or scale is None:
+        return record["status"]
+    mean = f"{float(np.mean(scale.score(np.array(record['returns'])))):.3f}"
+    return f"{mean}, diverged" if record["status"] == "diverged" else mean
+
+
+def _sweep_title(results: Results) -> str:
     config = results.config
     where = "the whole suite" if config.tune == "suite" else "each environment"
-    title = (
+    return (
         f"Learning rates: for {where}, by the mean {results.measure} of {config.sweep_seeds} runs "
         f"each, on seeds from {config.sweep_seed}"
     )
-    head = ["rule", "environment", "learning rate", "seeds", f"mean {results.measure}"]
-    return [page.details(title, page.table("sweep", head, rows))]
 
 
-def _seeds(cell: Cell) -> str:
-    last = cell.seed + cell.seeds - 1
-    return f"{cell.seed}" if cell.seeds == 1 else f"{cell.seed}&ndash;{last}"
-
-
-def _failures(results: Results) -> list[str]:
-    rows = [_failure(cell, record) for cell, record in results.failures.items()]
-    missing = [
-        [escape(str(cell)), "not run yet", ""]
-        for cell, record in results.final.items()
-        if record is None
+def _failures(results: Results) -> Table:
+    rows: Rows = [
+        [str(run), record["status"], Cell(record["message"], kind="text")]
+        for run, record in results.failures.items()
     ]
-    if not rows and not missing:
-        return []
-    head = ["run", "outcome", "message"]
-    return [page.heading("What failed or is missing"), page.table("failures", head, rows + missing)]
-
-
-def _failure(cell: Cell, record: Mapping[str, Any]) -> list[str]:
-    return [
-        escape(str(cell)),
-        escape(record["status"]),
-        f'<td class="text">{escape(record["message"])}</td>',
+    rows += [
+        [str(run), "not run yet", ""] for run, record in results.final.items() if record is None
     ]
+    return Table("failures", ["run", "outcome", "message"], rows)
 
 
-def _settings(results: Results, scores: bytes) -> list[str]:
-    described = json.loads((results.path / "config.json").read_text(encoding="utf-8"))["config"]
-    versions = json.loads((results.path / "versions.json").read_text(encoding="utf-8"))
-    encoded = base64.b64encode(scores).decode()
-    link = f'<a download="scores.csv" href="data:text/csv;base64,{encoded}">scores.csv</a>'
-    parts = [page.heading("Settings")]
-    if described["command"]:
-        parts.append(f"<pre id='command'>{escape(described['command'])}</pre>")
-    if described["sha256"]:
-        parts += [
-            page.pairs("rules", {f"sha256 of {k}": v for k, v in described["sha256"].items()})
-        ]
-    settings = json.dumps(described["comparison"], indent=1)
-    return [
-        *parts,
-        page.details("All settings", f"<pre>{escape(settings)}</pre>"),
-        page.details("Versions", page.pairs("versions", versions)),
-        f'<p class="screen">Every run as a table: {link}</p>',
-    ]
-
-
-def _number(found: Estimate) -> str:
-    return f"{found.value:.3f} <small>[{found.low:.3f}, {found.high:.3f}]</small>"
+def _number(found: Estimate, *, best: bool = False) -> Cell:
+    return Cell(
+        f"{found.value:.3f}",
+        small=f"[{found.low:.3f}, {found.high:.3f}]",
+        kind="best" if best else "",
+    )

@@ -9,23 +9,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from discorl.runs import palette, panels
 from discorl.runs.files import write_atomically
+from discorl.runs.metrics import by_seed
+from discorl.runs.palette import Style
+from discorl.runs.panels import Panel
 from discorl.types import UserError
 
-# The Okabe-Ito palette, told apart with any colour vision.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_COLOUR = _COLOURS[0]
-_DASHES = ("-", "--", ":", "-.")
+_STYLE = palette.style(0)
+_COLOUR = _STYLE.colour
 _TEXT_COLOUR = "#333333"
 _MOST_NAMES = 14  # of environments in a legend
-_LINEAR_RETURN = 1.0  # up to which an axis with larger returns, too, is linear
 _MOST_POINTS = 3000  # of the raw values; more turn into a blot
-# Of the meta-loss: their metrics, and what they are called.
-_PARTS = {
-    "meta/policy_gradient": "policy gradient",
-    "meta/entropy_penalty": "entropies, rewarded",
-    "meta/target_penalty": "targets, kept in bounds",
-}
 
 
 def learning_curve(
@@ -61,7 +56,7 @@ def learning_curve(
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     _decorate(axes, title, x, y)
-    along, values = _by_seed(metrics, x, y)
+    along, values = by_seed(metrics, x, y)
     if np.isfinite(values).any():
         _draw(axes, along, values, window or max(1, values.shape[1] // 20))
         axes.legend(edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=9)
@@ -92,27 +87,17 @@ def discovery_curve(
     figure = Figure(figsize=(12, 10), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", color=_TEXT_COLOUR, fontsize=13)
-    panels = figure.subplots(3, 2, sharex=True)
-    (returns, scores), (norms, cosines), (entropies, losses) = panels
-    _decorate(returns, "", "", "return, mean over agents")
-    _draw_returns(returns, metrics)
-    _decorate(scores, "", "", "score with fresh agents")
-    _draw_scores(scores, evaluations)
-    for axes, name, label in (
-        (norms, "meta/gradient_norm", "norm of the meta-gradient"),
-        (cosines, "gradient_cosine", "cosine of two agents' meta-gradients"),
-    ):
-        _decorate(axes, "", "", label)
-        along, values = _by_seed(metrics, "update", name)
-        if np.isfinite(values).any():
-            _draw(axes, along, values, max(1, values.shape[1] // 20), unit="meta-step")
-    if (norms.dataLim.intervaly > 0).all() and np.isfinite(norms.dataLim.intervaly).all():
-        norms.set_yscale("log")
-    _decorate(entropies, "", "meta-steps", "entropy, mean over agents")
-    _draw_lines(entropies, metrics, {"entropy": "policy", "pi_hat_entropy": "its target, pi_hat"})
-    _decorate(losses, "", "meta-steps", "parts of the meta-loss")
-    _draw_lines(losses, metrics, _PARTS)
-    for axes in panels.flat:
+    grid = figure.subplots(3, 2, sharex=True)
+    for axes, panel in zip(grid.flat, panels.of_discovery(metrics), strict=True):
+        _decorate(axes, "", "meta-steps" if axes in grid[-1] else "", panel.title)
+        if panel.table == "evaluation":
+            _draw_scores(axes, evaluations)
+        elif len(panel.columns) == 1:
+            _draw_single(axes, metrics, *panel.columns)
+        else:
+            _draw_lines(axes, metrics, panel)
+        _set_scale(axes, panel)
+    for axes in grid.flat:
         if not axes.has_data():
             axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", va="center")
         elif axes.get_legend_handles_labels()[1]:
@@ -123,32 +108,32 @@ def discovery_curve(
     write_atomically(path, lambda file: figure.savefig(file, format="png"))
 
 
-def _draw_returns(axes: Axes, metrics: Mapping[str, np.ndarray]) -> None:
-    """A line for each environment, on an axis on which large and small returns both show."""
-    texts = [name.removeprefix("return/") for name in metrics if name.startswith("return/")]
-    bare = [text.partition(";")[0] for text in texts]  # without settings of its agents
-    labels = [
-        short if bare.count(short) == 1 else text for short, text in zip(bare, texts, strict=True)
-    ]
-    if len(texts) > _MOST_NAMES:
-        labels = ["_" + label for label in labels]  # which no legend shows
-        note = f"{len(texts)} environments"
+def _draw_lines(axes: Axes, metrics: Mapping[str, np.ndarray], panel: Panel) -> None:
+    """Running means of several metrics; with too many of them, no legend says which is which."""
+    many = len(panel.columns) > _MOST_NAMES
+    if many:
+        note = f"{len(panel.columns)} environments"
         axes.text(0.02, 0.97, note, transform=axes.transAxes, va="top", color=_TEXT_COLOUR)
-    _draw_lines(axes, metrics, {f"return/{text}": x for text, x in zip(texts, labels, strict=True)})
-    if axes.has_data() and np.abs(axes.dataLim.intervaly).max() > _LINEAR_RETURN * 5:
-        axes.set_yscale("symlog", linthresh=_LINEAR_RETURN)
-        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-def _draw_lines(axes: Axes, metrics: Mapping[str, np.ndarray], labels: Mapping[str, str]) -> None:
-    """Running means of several metrics, told apart by colour and then by dashes."""
-    for i, (name, label) in enumerate(labels.items()):
-        along, values = _by_seed(metrics, "update", name)
+    for i, (name, label) in enumerate(panel.columns.items()):
+        along, values = by_seed(metrics, "update", name)
         if np.isfinite(values).any():
             smooth = _running_mean(values, max(1, values.shape[1] // 20))[0]
-            colour = _COLOURS[i % len(_COLOURS)]
-            dashes = _DASHES[i // len(_COLOURS) % len(_DASHES)]
-            _draw_line(axes, along, smooth, label, colour, dashes)
+            _draw_line(axes, along, smooth, "_" if many else label, palette.style(i))
+
+
+def _draw_single(axes: Axes, metrics: Mapping[str, np.ndarray], name: str) -> None:
+    along, values = by_seed(metrics, "update", name)
+    if np.isfinite(values).any():
+        _draw(axes, along, values, max(1, values.shape[1] // 20), unit="meta-step")
+
+
+def _set_scale(axes: Axes, panel: Panel) -> None:
+    scale = panel.fitting_scale(*axes.dataLim.intervaly) if axes.has_data() else "linear"
+    if scale == "log":
+        axes.set_yscale("log")
+    elif scale == "symlog":
+        axes.set_yscale("symlog", linthresh=panels.LINEAR)
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _draw_scores(axes: Axes, evaluations: Mapping[str, np.ndarray]) -> None:
@@ -157,18 +142,6 @@ def _draw_scores(axes: Axes, evaluations: Mapping[str, np.ndarray]) -> None:
     axes.plot(evaluations["update"], evaluations["score"], "o-", color=_COLOUR, label="score")
     best = np.where(np.isfinite(evaluations["best"]), evaluations["best"], np.nan)
     axes.step(evaluations["update"], best, ":", where="post", color="#999999", label="best so far")
-
-
-def _by_seed(metrics: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
-    """Position of each update, [U], and the values of each seed there, [S, U], NaN for none."""
-    if not metrics or not len(metrics["update"]):
-        return np.zeros(0), np.zeros((0, 0))
-    updates, at = np.unique(metrics["update"], return_inverse=True)
-    seeds, of = np.unique(metrics.get("seed", np.zeros(len(at))), return_inverse=True)
-    values = np.full((len(seeds), len(updates)), np.nan)
-    values[of, at] = np.where(np.isfinite(metrics[y]), metrics[y], np.nan)
-    along = np.bincount(at, weights=metrics[x]) / np.bincount(at)
-    return along, values
 
 
 def _draw(
@@ -197,12 +170,18 @@ def _draw_line(
     along: np.ndarray,
     values: np.ndarray,
     label: str,
-    colour: str = _COLOUR,
-    dashes: str = "-",
+    style: Style = _STYLE,
 ) -> None:
     known = np.isfinite(values)
     marker = "o" if known.sum() == 1 else None  # a line through one point is invisible
-    axes.plot(along[known], values[known], dashes, marker=marker, color=colour, label=label)
+    axes.plot(
+        along[known],
+        values[known],
+        linestyle=style.linestyle,
+        marker=marker,
+        color=style.colour,
+        label=label,
+    )
 
 
 def _draw_points(axes: Axes, along: np.ndarray, values: np.ndarray, label: str) -> None:

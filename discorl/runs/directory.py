@@ -1,7 +1,7 @@
 """The run directory: everything that a long command leaves behind, and resumes from.
 
     config.json       the kind of run and its configuration
-    versions.json     the software and the device it was started with
+    versions.json     the software, the device and the command it was started with
     metrics.csv       one row per logged update (and seed)
     tensorboard/      the same numbers as TensorBoard events
     checkpoints/      00000500.npz, ...: the newest states

@@ -17,6 +17,49 @@ from discorl.runs.files import write_atomically
 Row = Mapping[str, float | int]
 
 EPISODE = "episode/"  # begins the names of metrics that are means over episodes
+RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is reported
+
+
+def as_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """A table of columns as rows."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def as_columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """Rows of the same names as a table of columns."""
+    return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+
+def by_seed(columns: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
+    """One column along another, by seed or agent.
+
+    Returns:
+        the place of each update, [U], and the values of each seed there, [S, U], NaN for none.
+    """
+    if y not in columns or not len(columns["update"]):
+        return np.zeros(0), np.zeros((0, 0))
+    updates, at = np.unique(columns["update"], return_inverse=True)
+    who = columns.get("seed", columns.get("agent", np.zeros(len(at))))
+    everyone, of = np.unique(who, return_inverse=True)
+    values = np.full((len(everyone), len(updates)), np.nan)
+    values[of, at] = np.where(np.isfinite(columns[y]), columns[y], np.nan)
+    return np.bincount(at, weights=columns[x]) / np.bincount(at), values
+
+
+def recent_return(columns: Mapping[str, np.ndarray], seed: int | None = None) -> float:
+    """Mean return per episode over the last tenth of the updates; NaN if no episode ended.
+
+    Args:
+        columns: the table of metrics.
+        seed: whose; by default of all together.
+    """
+    if not len(columns.get("update", ())):
+        return math.nan
+    latest = columns["update"] > (1 - RECENT) * columns["update"].max()
+    rows = latest if seed is None else latest & (columns["seed"] == seed)
+    values, episodes = columns["return"][rows], columns["episodes"][rows]
+    seen = (episodes > 0) & np.isfinite(values)
+    return float(np.average(values[seen], weights=episodes[seen])) if seen.any() else math.nan
 
 
 class MetricsFile:

@@ -1,22 +1,35 @@
-"""The software and the device that a run was made with."""
+"""The software, the device and the command that a run was made with."""
 
 import importlib.metadata
 import platform
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import jax
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of the packages that matter, the platform, the device and the source's commit."""
+    """Versions of packages, the platform, the device, the source's commit and the command."""
     packages = ("discorl", "jax", "jaxlib", "numpy", "optax")
     return {package: _package_version(package) for package in packages} | {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": jax.devices()[0].device_kind,
         "commit": _source_commit(),
+        "command": _command(),
     }
+
+
+def _command() -> str:
+    """The command line of this process, with its program by name alone."""
+    main = sys.modules["__main__"].__spec__
+    if main is None:  # a script
+        program = [Path(sys.argv[0]).name]
+    else:
+        program = ["python", "-m", main.name.removesuffix(".__main__")]
+    return shlex.join([*program, *sys.argv[1:]])
 
 
 def _package_version(package: str) -> str | None:
@@ -28,7 +41,7 @@ def _package_version(package: str) -> str | None:
 
 def _source_commit() -> str | None:
     """The commit of discorl's source tree, "-dirty" if edited since; None outside a checkout."""
-    source = Path(__file__).resolve().parent.parent
+    source = Path(__file__).resolve().parents[2]
     if not (source / ".git").exists():  # installed, perhaps inside of another project's checkout
         return None
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

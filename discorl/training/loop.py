@@ -18,12 +18,13 @@ from discorl.envs.host import EnvironmentFailure, HostEnvironment
 from discorl.runs import Run, check_source, compilation, curves
 from discorl.runs.files import write_errors_reported
 from discorl.runs.interrupts import interrupts
+from discorl.runs.metrics import RECENT, as_columns, as_rows, recent_return
 from discorl.runs.progress import Progress
 from discorl.training import capacity
 from discorl.training.assembly import RULE_FILE, NetworkFactory, build, initial_state, reopen
 from discorl.training.config import LONGEST_CALL, Config, configure
 from discorl.training.host.trainer import HostProgram, HostTrainer
-from discorl.training.result import TrainResult, recent_return_of_all, row_of
+from discorl.training.result import TrainResult, row_of
 from discorl.training.trainer import CompiledProgram, Program, Programs, Trainer, TrainState
 from discorl.types import Params
 
@@ -135,19 +136,14 @@ class _Loop:
                 if done == config.updates or stopped or done % config.checkpoint_every == 0:
                     self._save(done, state)
                     saved = done
-                progress.update(done, {"return": recent_return_of_all(self._rows)})
+                progress.update(done, {"return": self._recent_return()})
         return self._finish(state, finished=done == config.updates)
 
     def _start(self) -> tuple[int, TrainState]:
         if self._run is not None:
             restored = self._run.restore(self._template)
             if restored is not None:
-                columns = self._run.metrics()
-                names = list(columns)
-                self._rows = [
-                    dict(zip(names, row, strict=True))
-                    for row in zip(*columns.values(), strict=True)
-                ]
+                self._rows = as_rows(self._run.metrics())
                 return restored[0], jax.tree.map(jnp.asarray, restored[1])
         return 0, initial_state(self._trainer, self._programs)
 
@@ -216,16 +212,25 @@ class _Loop:
         with write_errors_reported(self._run.curve_path):
             curves.learning_curve(
                 self._run.curve_path,
-                self._columns(),
+                as_columns(self._rows),
                 title=f"{self._config.rule} on {self._config.env}",
             )
 
-    def _columns(self) -> dict[str, np.ndarray]:
-        names = self._rows[0] if self._rows else {}
-        return {name: np.array([row[name] for row in self._rows]) for name in names}
+    def _recent_return(self) -> float:
+        """Of all seeds together; of the rows that can matter to it, for there may be many."""
+        latest = math.ceil(RECENT * len(self._rows)) + self._config.seeds
+        names = ("update", "return", "episodes")
+        rows = [{name: row[name] for name in names} for row in self._rows[-latest:]]
+        return recent_return(as_columns(rows))
 
     def _finish(self, state: TrainState, finished: bool) -> TrainResult:
         path = None if self._run is None else self._run.path
         return TrainResult(
-            self._config, state, self._columns(), path, finished, self._seconds, self._reference
+            self._config,
+            state,
+            as_columns(self._rows),
+            path,
+            finished,
+            self._seconds,
+            self._reference,
         )

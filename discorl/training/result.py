@@ -2,17 +2,15 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from discorl.envs import Reference
-from discorl.runs.metrics import EPISODE, Row
+from discorl.runs.metrics import EPISODE, recent_return
 from discorl.training.config import Config
 from discorl.training.trainer import TrainState
-
-RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is reported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,25 +33,6 @@ class TrainResult:
 def seeds_of(metrics: Mapping[str, np.ndarray]) -> np.ndarray:
     """The seeds that a table of metrics holds."""
     return np.unique(metrics["seed"])
-
-
-def recent_return(metrics: Mapping[str, np.ndarray], seed: int) -> float:
-    """Mean return of one seed over the last tenth of the updates; NaN if no episode ended."""
-    latest = metrics["update"] > (1 - RECENT) * metrics["update"].max()
-    rows = (metrics["seed"] == seed) & latest
-    values, episodes = metrics["return"][rows], metrics["episodes"][rows]
-    seen = episodes > 0
-    return float(np.average(values[seen], weights=episodes[seen])) if seen.any() else math.nan
-
-
-def recent_return_of_all(rows: Sequence[Row]) -> float:
-    """Mean return of all seeds over the last tenth of the rows; NaN if no episode ended."""
-    latest = rows[-math.ceil(RECENT * len(rows)) :]
-    seen = [(row["return"], row["episodes"]) for row in latest if row["episodes"] > 0]
-    if not seen:
-        return math.nan
-    values, episodes = np.transpose(seen)
-    return float(np.average(values, weights=episodes))
 
 
 def row_of(part: Mapping[str, np.ndarray]) -> dict[str, float]:

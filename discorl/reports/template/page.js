@@ -1,16 +1,20 @@
 "use strict";
-// Draws the charts that the page's data describe. Every series has a colour, a dash and a marker, so
-// that none of them is needed to tell two apart.
+// Draws the charts that the page's data describe. It is ours because a page must work from one file,
+// without network, and stay small. Every series has a colour, a dash and a marker, so that none of
+// them is needed to tell two apart.
 (function () {
   const data = JSON.parse(document.getElementById("data").textContent);
   const shown = data.series.map(() => true);
-  const DASHES = ["", "9 4", "3 3", "11 3 3 3", "6 6", "2 5", "14 4"];
   const SHAPES = [
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", "M-3.6 -3.6h7.2v7.2h-7.2z", "M0 -4.6L4.4 3.4H-4.4z",
     "M0 -5L5 0L0 5L-5 0z", "M0 4.6L4.4 -3.4H-4.4z",
     "M-1.5 -4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z", "M-4.5 -2.5l2 -2l2.5 2.5l2.5 -2.5l2 2l-2.5 2.5l2.5 2.5l-2 2l-2.5 -2.5l-2.5 2.5l-2 -2l2.5 -2.5z",
   ];
   const colour = (s) => "var(--s" + (s % 7) + ")";
+  const other = (s) => (s + Math.floor(s / 7)) % 7; // as discorl.runs.palette has it
+  const dashes = (s) => data.dashes[other(s)].map((length) => 2 * length).join(" ");
+  const look = (line) => (line.style === undefined ? line.series : line.style);
+  const name = (line) => line.label || data.series[line.series];
 
   function node(name, attributes, parent, text) {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -20,7 +24,7 @@
     return made;
   }
   const marker = (parent, s, x, y) =>
-    node("path", { d: SHAPES[s % 7], transform: "translate(" + x + " " + y + ")", style: "fill:" + colour(s), class: "mark" }, parent);
+    node("path", { d: SHAPES[other(s)], transform: "translate(" + x + " " + y + ")", style: "fill:" + colour(s), class: "mark" }, parent);
 
   function short(value) {
     const size = Math.abs(value);
@@ -48,17 +52,29 @@
     return [low - pad, high + pad];
   }
 
+  // Linear, logarithmic, or both: linear up to one and logarithmic beyond.
+  const SCALES = { linear: (v) => v, log: Math.log10, symlog: (v) => Math.sign(v) * Math.log10(1 + Math.abs(v)) };
+  function ticksOn(scale, low, high) {
+    if (scale === "linear") return ticks(low, high, 5);
+    const found = scale === "symlog" ? [0] : [];
+    for (let power = scale === "symlog" ? 0 : -12; power <= 12; power++) found.push(Math.pow(10, power), -Math.pow(10, power));
+    const inside = found.filter((t) => (scale === "symlog" || t > 0) && SCALES[scale](t) >= low && SCALES[scale](t) <= high);
+    const every = Math.ceil(inside.length / 7);
+    return inside.sort((a, b) => a - b).filter((_, i) => i % every === 0);
+  }
+
   function drawLines(figure, chart) {
     const lines = chart.lines.filter((line) => shown[line.series]);
     const width = figure.clientWidth, height = figure.closest(".grid") ? 210 : 290;
     const left = 52, right = 12, top = 22, bottom = 40;
-    const svg = node("svg", { width: width, height: height, role: "img", "aria-label": chart.title });
+    const svg = node("svg", { width: width, height: height, viewBox: "0 0 " + width + " " + height, role: "img", "aria-label": chart.title });
     // All lines count for the scale, so that toggling moves nothing.
     const all = (keys) => chart.lines.flatMap((line) => keys.flatMap((key) => line[key] || []));
-    const [x0, x1] = extent(all(["x"]), 0), [y0, y1] = extent(all(["y", "low", "high"]), 0.04);
+    const scaled = (y) => (y === null ? null : SCALES[chart.scale](y));
+    const [x0, x1] = extent(all(["x"]), 0), [y0, y1] = extent(all(["y", "low", "high"]).map(scaled), 0.04);
     const px = (x) => left + ((x - x0) / (x1 - x0)) * (width - left - right);
-    const py = (y) => height - bottom - ((y - y0) / (y1 - y0)) * (height - top - bottom);
-    for (const t of ticks(y0, y1, 5)) {
+    const py = (y) => height - bottom - ((scaled(y) - y0) / (y1 - y0)) * (height - top - bottom);
+    for (const t of ticksOn(chart.scale, y0, y1)) {
       node("line", { x1: left, x2: width - right, y1: py(t), y2: py(t), class: "axis" }, svg);
       node("text", { x: left - 6, y: py(t) + 4, "text-anchor": "end" }, svg, short(t));
     }
@@ -71,18 +87,19 @@
       const known = line.x.map((_, i) => i).filter((i) => line.low[i] !== null && line.high[i] !== null);
       const up = known.map((i) => px(line.x[i]) + " " + py(line.high[i]));
       const down = known.map((i) => px(line.x[i]) + " " + py(line.low[i])).reverse();
-      if (known.length) node("path", { d: "M" + up.concat(down).join("L") + "z", style: "fill:" + colour(line.series), class: "band" }, svg);
+      if (known.length) node("path", { d: "M" + up.concat(down).join("L") + "z", style: "fill:" + colour(look(line)), class: "band" }, svg);
     }
     for (const line of lines) {
       const known = line.x.map((_, i) => i).filter((i) => line.y[i] !== null);
       if (!known.length) continue;
       node("path", { d: "M" + known.map((i) => px(line.x[i]) + " " + py(line.y[i])).join("L"), class: "line", "data-series": line.series,
-        style: "stroke:" + colour(line.series), "stroke-dasharray": DASHES[line.series % 7] }, svg);
-      const every = Math.max(1, Math.round(known.length / 6)), offset = Math.floor((every * (line.series % 3)) / 3);
-      known.forEach((i, k) => { if (k % every === offset) marker(svg, line.series, px(line.x[i]), py(line.y[i])); });
+        style: "stroke:" + colour(look(line)), "stroke-dasharray": dashes(look(line)) }, svg);
+      const every = Math.max(1, Math.round(known.length / 6)), offset = Math.floor((every * (look(line) % 3)) / 3);
+      known.forEach((i, k) => { if (k % every === offset) marker(svg, look(line), px(line.x[i]), py(line.y[i])); });
     }
     const cross = node("line", { y1: top, y2: height - bottom, class: "cross", visibility: "hidden" }, svg);
     put(figure, svg);
+    keyOf(figure, lines);
     hover(figure, svg, chart, lines, cross, px, left, right, width);
   }
 
@@ -102,9 +119,9 @@
         line.x.forEach((value, k) => { if (Math.abs(value - x) < Math.abs(line.x[i] - x)) i = k; });
         if (line.y[i] === null) continue;
         const row = document.createElement("div"), patch = document.createElement("i");
-        patch.style.background = colour(line.series);
+        patch.style.background = colour(look(line));
         const band = line.low && line.low[i] !== null ? " [" + exact(line.low[i]) + ", " + exact(line.high[i]) + "]" : "";
-        row.append(patch, data.series[line.series] + " " + exact(line.y[i]) + band);
+        row.append(patch, name(line) + " " + exact(line.y[i]) + band);
         tip.append(row);
       }
       tip.hidden = false;
@@ -138,11 +155,12 @@
     const visible = chart.panels.map((p) => p.rows.filter((r) => shown[r.series]));
     const tall = head + Math.max(1, ...visible.map((r) => r.length)) * row + foot;
     const lines = Math.ceil(chart.panels.length / columns);
-    const svg = node("svg", { width: width, height: tall * lines, role: "img", "aria-label": chart.title });
+    const svg = node("svg", { width: width, height: tall * lines, viewBox: "0 0 " + width + " " + tall * lines, role: "img", "aria-label": chart.title });
+    // All panels share a scale, so that a place means the same in each of them.
+    let [low, high] = extent(chart.panels.flatMap((p) => p.rows.flatMap((r) => [r.low, r.high, r.value])), 0.06);
+    if (chart.reference !== null) { low = Math.min(low, 0); high = Math.max(high, 1); }
     chart.panels.forEach((p, n) => {
       const column = n % columns, left = margin + column * (panel + gap), top = Math.floor(n / columns) * tall;
-      let [low, high] = extent(p.rows.flatMap((r) => [r.low, r.high, r.value]), 0.06);
-      if (chart.reference !== null) { low = Math.min(low, 0); high = Math.max(high, 1); }
       const px = (x) => left + ((x - low) / (high - low)) * panel;
       node("text", { x: left, y: top + 14, class: "name" }, svg, p.title);
       const bottom = top + head + visible[n].length * row;
@@ -168,8 +186,29 @@
   }
   const clip = (text, room) => (text.length > room ? text.slice(0, Math.max(3, room - 1)) + "…" : text);
 
+  function sample(s, parent) {
+    const svg = node("svg", { width: 34, height: 12, "aria-hidden": "true" }, parent);
+    node("path", { d: "M1 6H33", class: "line", style: "stroke:" + colour(s), "stroke-dasharray": dashes(s) }, svg);
+    marker(svg, s, 17, 6);
+  }
+  // What the lines of a chart are, where they have names of their own.
+  function keyOf(figure, lines) {
+    const old = figure.querySelector(".key");
+    if (old) old.remove();
+    const named = lines.filter((line) => line.label);
+    if (named.length < 2) return;
+    const key = document.createElement("div");
+    key.className = "key";
+    for (const line of named) {
+      const entry = document.createElement("span");
+      sample(look(line), entry);
+      entry.append(line.label);
+      key.append(entry);
+    }
+    figure.insertBefore(key, figure.querySelector("figcaption"));
+  }
   function put(figure, svg) {
-    const old = figure.querySelector("svg");
+    const old = figure.querySelector(":scope > svg");
     if (old) old.replaceWith(svg); else figure.insertBefore(svg, figure.querySelector("figcaption"));
   }
   function tipOf(figure) {
@@ -194,9 +233,7 @@
       const button = document.createElement("button");
       button.type = "button";
       button.setAttribute("aria-pressed", "true");
-      const sample = node("svg", { width: 34, height: 12, "aria-hidden": "true" }, button);
-      node("path", { d: "M1 6H33", class: "line", style: "stroke:" + colour(s), "stroke-dasharray": DASHES[s % 7] }, sample);
-      marker(sample, s, 17, 6);
+      sample(s, button);
       button.append(name);
       button.onclick = () => {
         shown[s] = !shown[s];
@@ -210,6 +247,17 @@
   draw();
   let waiting = 0;
   addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(draw); });
-  addEventListener("beforeprint", () => { document.querySelectorAll("details").forEach((d) => { d.open = true; }); draw(); });
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = Array.from(document.querySelectorAll("details:not([open])"));
+    folded.forEach((d) => { d.open = true; });
+    document.documentElement.classList.add("paper");
+    draw();
+  });
+  addEventListener("afterprint", () => {
+    folded.forEach((d) => { d.open = false; });
+    document.documentElement.classList.remove("paper");
+    draw();
+  });
   document.querySelectorAll("details").forEach((d) => d.addEventListener("toggle", draw));
 })();

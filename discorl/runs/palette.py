@@ -1,0 +1,33 @@
+"""Colours, dashes and markers of series, the same in figures and on pages.
+
+The hues are those of Okabe and Ito, which all colour vision tells apart. They are darkened where a
+line on white would have too little contrast.
+"""
+
+from typing import NamedTuple
+
+COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b0588a", "#b87a00", "#2a8fc4", "#555555")
+DARK_COLOURS = ("#4fb3e8", "#ff8a3d", "#2ec79a", "#e39ac5", "#f0b63a", "#8fd0f5", "#b5b5b5")
+# Lengths of strokes and gaps, in line widths; nothing for a solid line.
+DASHES = ((), (4.5, 2), (1.5, 1.5), (5.5, 1.5, 1.5, 1.5), (3, 3), (1, 2.5), (7, 2))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+class Style(NamedTuple):
+    """How the lines and points of a series look."""
+
+    colour: str
+    dashes: tuple[float, ...]
+    marker: str
+
+    @property
+    def linestyle(self) -> str | tuple[int, tuple[float, ...]]:
+        """The dashes as matplotlib takes them."""
+        return (0, self.dashes) if self.dashes else "-"
+
+
+def style(series: int) -> Style:
+    """The look of a series; 49 of them differ, the first seven in colour, dashes and marker."""
+    count = len(COLOURS)
+    other = (series + series // count) % count
+    return Style(COLOURS[series % count], DASHES[other], MARKERS[other])

@@ -1,0 +1,64 @@
+"""What is looked at first in a discovery: the panels of its picture and of its page."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+Scale = Literal["linear", "log", "symlog"]  # symlog: linear up to `LINEAR`, logarithmic beyond
+LINEAR = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Metrics that belong in one picture."""
+
+    title: str
+    columns: Mapping[str, str]  # labels by name of the metric
+    table: str = "metrics"
+    scale: Scale = "linear"  # where the values are such that it helps
+
+    def fitting_scale(self, low: float, high: float) -> Scale:
+        """The scale for values in that range."""
+        if not math.isfinite(low) or not math.isfinite(high):
+            return "linear"
+        if self.scale == "log":
+            return "log" if low > 0 else "linear"
+        if self.scale == "symlog":
+            return "symlog" if max(-low, high) > 5 * LINEAR else "linear"
+        return "linear"
+
+
+def of_discovery(names: Iterable[str]) -> tuple[Panel, ...]:
+    """The six panels of a discovery.
+
+    Args:
+        names: the columns of its table of metrics, one "return/ENVIRONMENT" for each among them.
+    """
+    scores = {"score": "score", "best": "best so far"}
+    norm = {"meta/gradient_norm": "norm"}
+    cosine = {"gradient_cosine": "cosine"}
+    entropies = {"entropy": "policy", "pi_hat_entropy": "its target, pi_hat"}
+    parts = {
+        "meta/policy_gradient": "policy gradient",
+        "meta/entropy_penalty": "entropies, rewarded",
+        "meta/target_penalty": "targets, kept in bounds",
+    }
+    return (
+        Panel("return, mean over agents", _environments(names), scale="symlog"),
+        Panel("score with fresh agents", scores, table="evaluation"),
+        Panel("norm of the meta-gradient", norm, scale="log"),
+        Panel("cosine of two agents' meta-gradients", cosine),
+        Panel("entropy, mean over agents", entropies),
+        Panel("parts of the meta-loss", parts),
+    )
+
+
+def _environments(names: Iterable[str]) -> dict[str, str]:
+    """Returns by environment, labelled without settings of its agents where that is unique."""
+    texts = [name.removeprefix("return/") for name in names if name.startswith("return/")]
+    bare = [text.partition(";")[0] for text in texts]
+    return {
+        f"return/{text}": short if bare.count(short) == 1 else text
+        for short, text in zip(bare, texts, strict=True)
+    }
