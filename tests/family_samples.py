@@ -11,7 +11,9 @@ from discorl.envs.families.base import Family
 from discorl.envs.families.chain import Chain
 from discorl.envs.families.cliff import Cliff
 from discorl.envs.families.deep_sea import DeepSea
+from discorl.envs.families.four_rooms import FourRooms
 from discorl.envs.families.grid import Grid
+from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
 from discorl.envs.families.river_swim import RiverSwim
 from discorl.envs.families.tabular import Tabular
@@ -25,7 +27,9 @@ ALL = {
     "chain": Chain(),
     "cliff": Cliff(),
     "deep_sea": DeepSea(size=5, actions=3),
+    "four_rooms": FourRooms(size=6, limit=20),
     "grid": Grid(size=6, objects=2, limit=12),
+    "key_door": KeyDoor(rows=3, columns=4, limit=20),
     "memory": Memory(),
     "river_swim": RiverSwim(),
     "tabular": Tabular(states=5, actions=2, features=3, limit=10),

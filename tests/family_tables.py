@@ -10,7 +10,9 @@ from discorl.envs.families.base import Family
 from discorl.envs.families.chain import Chain
 from discorl.envs.families.cliff import Cliff
 from discorl.envs.families.deep_sea import DeepSea
+from discorl.envs.families.four_rooms import FourRooms
 from discorl.envs.families.grid import Grid
+from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
 from discorl.envs.families.river_swim import RiverSwim
 from discorl.envs.families.tabular import Tabular
@@ -28,6 +30,7 @@ VARIED = {
         "slippery": 1.0,
         "slip": Range(0.1, 0.5),
     },
+    "four_rooms": {"reward": Range(2.0, 3.0), "slip": Range(0.5, 0.9)},
     "grid": {
         "reward": Range(0.1, 5.0),
         "respawn": Range(0.9, 1.0),
@@ -35,6 +38,7 @@ VARIED = {
         "terminal": 0.0,
         "returning": 1.0,
     },
+    "key_door": {"reward": Range(2.0, 3.0), "hinted": 1.0, "hint": Range(0.5, 1.0)},
     "memory": {"delay": Range(3, 5)},
     "river_swim": {
         "current": Range(0.7, 0.9),
@@ -57,8 +61,12 @@ def identity(family: Family, member) -> tuple:
             return tuple(member.heights)
         case DeepSea():
             return tuple(np.diagonal(member.right)[: member.depth])
+        case FourRooms():
+            return *member.doors.tolist(), int(member.goal)
         case Grid():
             return tuple(sorted(member.squares))
+        case KeyDoor():
+            return int(member.key), int(member.door), int(member.goal)
         case Memory():
             return tuple(member.answers)
         case RiverSwim():
@@ -89,10 +97,14 @@ def spans(name: str, members) -> list[tuple]:
         case "deep_sea":
             cost = members.cost * members.depth / members.goal
             return [(members.goal, 2, 3), (cost, 0.2, 0.4), (members.slip, 0.1, 0.5)]
+        case "four_rooms":
+            return [(members.reward, 2, 3), (members.slip, 0.5, 0.9)]
         case "grid":
             sizes = np.abs(members.rewards)
             flags = [(members.rewards[:, 1:] < 0, 1, 1), (members.terminal, 0, 0)]
             return [(sizes, 0.1, 5), (members.respawn, 0.9, 1), *flags]
+        case "key_door":
+            return [(members.reward, 2, 3), (members.hint / members.reward, 0.5, 1)]
         case "memory":
             return [(members.delay, 3, 5)]
         case "river_swim":
@@ -126,9 +138,35 @@ RECORDED = {
         "train": [12203594.0, 81276.0, 20217.4833, 53.0904313, 620.717061],
         "held_out": [12590867.0, 81508.0, 19979.6625, 51.3900664, 577.828713],
     },
+    "four_rooms": {
+        "train": [6473775.0, 386855.0, 340445.0, 20221.701, 2807.06031, 800986.0],
+        "held_out": [6498131.0, 388571.0, 325299.0, 19868.9243, 2894.66855, 801008.0],
+    },
     "grid": {
         "train": [2298699.0, 1400884.0, 31970.9538, 41043.0, 4055.1087, 1001084.0],
         "held_out": [2451324.0, 1394007.0, 36567.0539, 40069.0, 4817.90963, 1001115.0],
+    },
+    "key_door": {
+        "train": [
+            480208.0,
+            88814.0,
+            78021.0,
+            107489.0,
+            142811.0,
+            19406.8673,
+            1074.46267,
+            1001061.0,
+        ],
+        "held_out": [
+            480222.0,
+            93691.0,
+            88464.0,
+            106916.0,
+            129790.0,
+            19698.8948,
+            1097.81369,
+            1001113.0,
+        ],
     },
     "memory": {
         "train": [180298.0, 68279.0],

@@ -77,7 +77,10 @@ def test_a_member_is_a_pytree_and_a_static_argument() -> None:
     np.testing.assert_array_equal(reset(member, KEY), member.reset(KEY)[1])
 
 
-@pytest.mark.parametrize("name", ["cliff", "deep_sea", "grid", "windy_catch"])
+BOARDS = ["cliff", "deep_sea", "four_rooms", "grid", "key_door", "windy_catch"]
+
+
+@pytest.mark.parametrize("name", BOARDS)
 def test_boards_are_drawn(name: str) -> None:
     environment = ALL[name].member()
     state, _ = environment.reset(KEY)
@@ -124,6 +127,9 @@ def test_texts_have_defaults() -> None:
         ("chain:length=1", "chain: length must be at least 2, got 1"),
         ("deep_sea:size=1", "deep_sea: size must be at least 2, got 1"),
         ("deep_sea:slip=0.5..1", "deep_sea: slip must be from 0.0 to 0.9, got 0.5..1.0"),
+        ("four_rooms:size=4", "four_rooms: size must be at least 5, got 4"),
+        ("key_door:columns=2", "key_door: columns must be at least 3, got 2"),
+        ("key_door:hint=2", "key_door: hint must be from 0.0 to 1.0, got 2.0..2.0"),
         ("river_swim:length=2", "river_swim: length must be at least 3, got 2"),
         ("river_swim:current=1", "river_swim: current must be from 0.0 to 0.9, got 1.0..1.0"),
         ("memory:cues=1", "memory: cues must be at least 2, got 1"),

@@ -14,7 +14,9 @@ from discorl.envs.families.base import Family, Member, Plan, Split
 from discorl.envs.families.chain import Chain
 from discorl.envs.families.cliff import Cliff
 from discorl.envs.families.deep_sea import DeepSea
+from discorl.envs.families.four_rooms import FourRooms
 from discorl.envs.families.grid import Grid
+from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
 from discorl.envs.families.river_swim import RiverSwim
 from discorl.envs.families.tabular import Tabular
@@ -28,7 +30,9 @@ __all__ = [
     "Cliff",
     "DeepSea",
     "Family",
+    "FourRooms",
     "Grid",
+    "KeyDoor",
     "Member",
     "MemberConstructor",
     "Memory",
@@ -49,7 +53,9 @@ REGISTRY: dict[str, type[Family]] = {
     "chain": Chain,
     "cliff": Cliff,
     "deep_sea": DeepSea,
+    "four_rooms": FourRooms,
     "grid": Grid,
+    "key_door": KeyDoor,
     "memory": Memory,
     "river_swim": RiverSwim,
     "tabular": Tabular,

@@ -1,10 +1,11 @@
-"""What the tasks on a board of squares share: moves and pictures.
+"""What the tasks on a board of squares share: moves, random squares and pictures.
 
 A square is one number, `row * columns + column`; rows count from the top.
 """
 
 from collections.abc import Iterable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -44,6 +45,22 @@ def move(square: Array, direction: Array, rows: int, columns: int) -> Array:
 def meanings(key: Key, permuted: bool) -> Array:
     """The direction that each action means, [NUM_MOVES] int32: in order, or shuffled."""
     return random_order(key, NUM_MOVES) if permuted else jnp.arange(NUM_MOVES, dtype=jnp.int32)
+
+
+def is_black(square: Array, columns: int) -> Array:
+    """Whether a square, of any shape, would be black on a chess board."""
+    return (square // columns + square % columns) % 2 == 1
+
+
+def random_square(key: Key, possible: Array) -> Array:
+    """One of the possible squares, [] int32.
+
+    Args:
+        key: decides which.
+        possible: [squares] bool, of which at least one is true.
+    """
+    chances = jax.random.uniform(key, possible.shape)
+    return jnp.argmax(jnp.where(possible, chances, -1.0)).astype(jnp.int32)
 
 
 def draw(

@@ -137,21 +137,16 @@ class Grid(Family[GridParameters, GridState]):
         first_key, key = jax.random.split(key)
         order = jnp.argsort(jnp.where(walls, 2.0, jax.random.uniform(key, walls.shape)))
         others = order[: self.objects - 1].astype(jnp.int32)
-        black = self._is_black()
+        black = board.is_black(jnp.arange(self.size**2), self.size)
         # The first object goes last, on whichever colour makes the number right.
         makes_right = black == ((black[others].sum() + wanted) % 2 == 1)
         possible = (makes_right & ~walls).at[others].set(False)
-        first = jnp.argmax(jnp.where(possible, jax.random.uniform(first_key, walls.shape), -1.0))
-        return jnp.concatenate([first[None].astype(jnp.int32), others])
-
-    def _is_black(self) -> Array:
-        """The colours of a chess board: [size * size] bool."""
-        squares = jnp.arange(self.size**2)
-        return (squares // self.size + squares % self.size) % 2 == 1
+        first = board.random_square(first_key, possible)
+        return jnp.concatenate([first[None], others])
 
     def held_out(self, parameters: GridParameters) -> Array:
         """Whether an odd number of objects are on black squares."""
-        return self._is_black()[parameters.squares].sum() % 2 == 1
+        return board.is_black(parameters.squares, self.size).sum() % 2 == 1
 
     def reset(self, parameters: GridParameters, key: Key) -> tuple[GridState, Array]:
         """Puts the agent on a random empty square."""

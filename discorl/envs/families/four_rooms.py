@@ -1,0 +1,186 @@
+"""Four rooms with a door between each two neighbours, and a goal in one of them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.envs.base import Step
+from discorl.envs.families import board
+from discorl.envs.families.base import Family, random_index, random_order, require
+from discorl.types import Array, Key
+from discorl.types.specs import Range
+
+_DIRECTIONS = board.NUM_MOVES - 1  # all moves but to stay
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FourRoomsParameters:
+    """One floor plan."""
+
+    doors: Array  # [4] int32, squares, in the upper, lower, left and right wall
+    start: Array  # [] int32, square
+    goal: Array  # [] int32, square
+    reward: Array  # [] float32, of reaching the goal
+    slip: Array  # [] float32, probability that a move goes in a random direction
+    meanings: Array  # [4] int32, the direction that each action means
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FourRoomsState:
+    """Where the agent is."""
+
+    square: Array  # [] int32
+    time: Array  # [] int32, steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class FourRooms(Family[FourRoomsParameters, FourRoomsState]):
+    """Find the way from one of four rooms to the goal in another.
+
+    After the four rooms of Sutton, Precup and Singh (1999). Walls in the middle row and the middle
+    column divide the board; each of the four walls has one door. The actions are up, down, left and
+    right, in an order of each member's own if `permuted`. An episode begins on the member's start
+    square. The goal pays its reward and terminates the episode; nothing else pays. After `limit`
+    steps the episode is truncated. The observation is the agent's square, one-hot:
+    [size * size] float32.
+
+    Members differ in the doors; in the goal, anywhere in a room, and the start, anywhere in another
+    room; in the goal's reward, from `reward`; in the probability, from `slip`, that a move goes in
+    a random one of the four directions; and in the meanings of the actions.
+
+    Splits: on a board coloured like a chess board, the number of doors and goals on black squares
+    is even in train members and odd in held-out members, so one of them is elsewhere.
+    """
+
+    size: int = 7
+    limit: int = 32
+    permuted: bool = True
+    reward: Range[float] = Range(0.5, 1.5)
+    slip: Range[float] = Range(0.0, 0.3)
+
+    num_actions = _DIRECTIONS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("four_rooms", 5, size=self.size)
+        require("four_rooms", 1, limit=self.limit)
+        require("four_rooms", 0.01, 100.0, reward=self.reward)
+        require("four_rooms", 0.0, 0.9, slip=self.slip)  # with 1, no action would count
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """The agent's square, one-hot: [size * size] float32."""
+        return jax.ShapeDtypeStruct((self.size**2,), jnp.float32)
+
+    @property
+    def _middle(self) -> int:
+        """The row and the column of the walls."""
+        return self.size // 2
+
+    @property
+    def horizon(self) -> int:
+        """The time limit."""
+        return self.limit
+
+    def draw(self, key: Key, parity: Array) -> FourRoomsParameters:
+        """Draws doors, goal and start, the reward, the slip and the meanings of the actions."""
+        door_key, goal_key, start_key, reward_key, slip_key, meaning_key = jax.random.split(key, 6)
+        doors = self._sample_doors(door_key)
+        squares = jnp.arange(self.size**2)
+        in_room = ~self._is_wall_line(squares)
+        # The goal goes on whichever colour makes the number even or odd.
+        others = board.is_black(doors, self.size).sum()
+        makes_right = board.is_black(squares, self.size) == ((others + parity) % 2 == 1)
+        goal = board.random_square(goal_key, in_room & makes_right)
+        elsewhere = self._room(squares) != self._room(goal)
+        order = random_order(meaning_key, _DIRECTIONS) if self.permuted else jnp.arange(_DIRECTIONS)
+        return FourRoomsParameters(
+            doors=doors,
+            start=board.random_square(start_key, in_room & elsewhere),
+            goal=goal,
+            reward=jax.random.uniform(reward_key, (), jnp.float32, *self.reward),
+            slip=jax.random.uniform(slip_key, (), jnp.float32, *self.slip),
+            meanings=1 + order.astype(jnp.int32),
+        )
+
+    def _sample_doors(self, key: Key) -> Array:
+        """One door in each wall: [4] int32."""
+        before, after = self._middle, self.size - 1 - self._middle  # squares of a wall
+        offsets = random_index(key, jnp.array([before, after, before, after]), (4,))
+        offsets += jnp.array([0, before + 1, 0, before + 1])
+        across = offsets[:2] * self.size + self._middle
+        return jnp.concatenate([across, self._middle * self.size + offsets[2:]])
+
+    def _is_wall_line(self, square: Array) -> Array:
+        """Whether a square is in the middle row or column."""
+        return (square // self.size == self._middle) | (square % self.size == self._middle)
+
+    def _room(self, square: Array) -> Array:
+        """The number of the room that a square is in, from 0 to 3."""
+        return 2 * (square // self.size > self._middle) + (square % self.size > self._middle)
+
+    def held_out(self, parameters: FourRoomsParameters) -> Array:
+        """Whether an odd number of doors and goals are on black squares."""
+        things = jnp.append(parameters.doors, parameters.goal)
+        return board.is_black(things, self.size).sum() % 2 == 1
+
+    def reset(self, parameters: FourRoomsParameters, key: Key) -> tuple[FourRoomsState, Array]:
+        """Begins on the start square."""
+        del key
+        state = FourRoomsState(parameters.start, jnp.int32(0))
+        return state, self._observe(state)
+
+    def step(
+        self, parameters: FourRoomsParameters, state: FourRoomsState, action: Array, key: Key
+    ) -> tuple[FourRoomsState, Step]:
+        """Moves as meant, or anywhere on a slip."""
+        # One random number says both whether the agent slips and, by where below the probability
+        # of a slip it lies, in which direction; without slips the quotient is not below 4.
+        quotient = _DIRECTIONS * jax.random.uniform(key) / parameters.slip
+        anywhere = 1 + quotient.astype(jnp.int32)
+        direction = jnp.where(quotient < _DIRECTIONS, anywhere, parameters.meanings[action])
+        state = FourRoomsState(self._move(parameters, state.square, direction), state.time + 1)
+        arrived = state.square == parameters.goal
+        return state, Step(
+            observation=self._observe(state),
+            reward=jnp.where(arrived, parameters.reward, 0.0),
+            terminated=arrived,
+            truncated=state.time >= self.limit,
+        )
+
+    def _move(self, parameters: FourRoomsParameters, square: Array, direction: Array) -> Array:
+        ahead = board.move(square, direction, self.size, self.size)
+        is_door = (ahead[..., None] == parameters.doors).any(axis=-1)
+        return jnp.where(self._is_wall_line(ahead) & ~is_door, square, ahead)
+
+    def _observe(self, state: FourRoomsState) -> Array:
+        return jax.nn.one_hot(state.square, self.size**2)
+
+    def starts(self, parameters: FourRoomsParameters) -> Array:
+        """The start square: [size * size]."""
+        return jax.nn.one_hot(parameters.start, self.size**2)
+
+    def lookahead(self, parameters: FourRoomsParameters, time: Array, values: Array) -> Array:
+        """Of every square: [size * size, 4]."""
+        del time
+        squares = jnp.arange(self.size**2)
+        # The worth of entering each square.
+        worth = jnp.where(squares == parameters.goal, parameters.reward, values)
+        meant = worth[self._move(parameters, squares[:, None], parameters.meanings)]
+        anywhere = meant.mean(axis=-1, keepdims=True)
+        return (1 - parameters.slip) * meant + parameters.slip * anywhere
+
+    def situation(self, state: FourRoomsState) -> tuple[Array, ...]:
+        """The agent's square."""
+        return (state.square,)
+
+    def render(self, parameters: FourRoomsParameters, state: FourRoomsState) -> np.ndarray:
+        """Walls, the goal and the round agent: [height, width, 3] uint8."""
+        lines = np.flatnonzero(self._is_wall_line(jnp.arange(self.size**2)))
+        walls = np.setdiff1d(lines, np.asarray(parameters.doors)).tolist()
+        filled = [*((square, board.WALL) for square in walls), (int(parameters.goal), board.GOOD)]
+        return board.draw(self.size, self.size, filled, [(int(state.square), board.AGENT)])

@@ -1,0 +1,188 @@
+"""A key, a door and a goal behind it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.envs.base import Step
+from discorl.envs.families import board
+from discorl.envs.families.base import Family, random_index, require
+from discorl.types import Array, Key
+from discorl.types.specs import Range
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class KeyDoorParameters:
+    """One pair of rooms."""
+
+    walls: Array  # [rows * columns] bool, between the rooms, without the door
+    start: Array  # [] int32, square
+    key: Array  # [] int32, square
+    door: Array  # [] int32, square
+    goal: Array  # [] int32, square
+    reward: Array  # [] float32, of reaching the goal
+    hint: Array  # [] float32, reward of picking up the key
+    meanings: Array  # [5] int32, the direction that each action means
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class KeyDoorState:
+    """Where the agent is and whether it holds the key."""
+
+    square: Array  # [] int32
+    has_key: Array  # [] bool
+    time: Array  # [] int32, steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
+    """Two rooms with a locked door between them: fetch the key, pass the door, reach the goal.
+
+    The actions are stay, up, down, left and right, in an order of each member's own if `permuted`.
+    An episode begins on the member's start square. Entering the key's square picks the key up;
+    the door is a wall without the key and a free square with it. The goal pays its reward and
+    terminates the episode. After `limit` steps the episode is truncated. The observation shows the
+    agent's square, one-hot, and then the key's while it has not been picked up:
+    [2 * rows * columns] float32.
+
+    Members differ in the column of the wall between the rooms and the row of its door; in the
+    squares of the start, the key and the goal; in the goal's reward, from `reward`; in whether the
+    key pays, with probability `hinted`: then a share of that reward from `hint`; and in the
+    meanings of the actions.
+
+    Splits: on a board coloured like a chess board, the number of key, door and goal on black
+    squares is even in train members and odd in held-out members, so one of them is elsewhere.
+    """
+
+    rows: int = 4
+    columns: int = 6
+    limit: int = 40
+    permuted: bool = True
+    reward: Range[float] = Range(0.5, 1.5)
+    hinted: float = 0.5
+    hint: Range[float] = Range(0.05, 0.2)
+
+    num_actions = board.NUM_MOVES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("key_door", 2, rows=self.rows)
+        require("key_door", 3, columns=self.columns)
+        require("key_door", 1, limit=self.limit)
+        require("key_door", 0.01, 100.0, reward=self.reward)
+        require("key_door", 0.0, 1.0, hinted=self.hinted, hint=self.hint)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """Agent and key: [2 * rows * columns] float32."""
+        return jax.ShapeDtypeStruct((2 * self._squares,), jnp.float32)
+
+    @property
+    def _squares(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def horizon(self) -> int:
+        """The time limit."""
+        return self.limit
+
+    def draw(self, key: Key, parity: Array) -> KeyDoorParameters:
+        """Draws the rooms, what is where in them, and what pays."""
+        keys = iter(jax.random.split(key, 9))
+        squares = jnp.arange(self._squares)
+        wall_column = 1 + random_index(next(keys), self.columns - 2)
+        door = random_index(next(keys), self.rows) * self.columns + wall_column
+        column = squares % self.columns
+        near, far = column < wall_column, column > wall_column
+        key_square = board.random_square(next(keys), near)
+        start = board.random_square(next(keys), near & (squares != key_square))
+        # The goal goes last, on whichever colour makes the number even or odd.
+        others = board.is_black(jnp.stack([key_square, door]), self.columns).sum()
+        makes_right = board.is_black(squares, self.columns) == ((others + parity) % 2 == 1)
+        reward = jax.random.uniform(next(keys), (), jnp.float32, *self.reward)
+        hint = jax.random.uniform(next(keys), (), jnp.float32, *self.hint)
+        return KeyDoorParameters(
+            walls=(column == wall_column) & (squares != door),
+            start=start,
+            key=key_square,
+            door=door,
+            goal=board.random_square(next(keys), far & makes_right),
+            reward=reward,
+            hint=jnp.where(jax.random.bernoulli(next(keys), self.hinted), hint * reward, 0.0),
+            meanings=board.meanings(next(keys), self.permuted),
+        )
+
+    def held_out(self, parameters: KeyDoorParameters) -> Array:
+        """Whether an odd number of key, door and goal are on black squares."""
+        things = jnp.stack([parameters.key, parameters.door, parameters.goal])
+        return board.is_black(things, self.columns).sum() % 2 == 1
+
+    def reset(self, parameters: KeyDoorParameters, key: Key) -> tuple[KeyDoorState, Array]:
+        """Begins on the start square, without the key."""
+        del key
+        state = KeyDoorState(parameters.start, jnp.zeros((), bool), jnp.int32(0))
+        return state, self._observe(parameters, state)
+
+    def step(
+        self, parameters: KeyDoorParameters, state: KeyDoorState, action: Array, key: Key
+    ) -> tuple[KeyDoorState, Step]:
+        """Moves, unless there is a wall or a locked door, and picks up the key."""
+        del key
+        direction = parameters.meanings[action]
+        square, has_key = self._move(parameters, state.square, state.has_key, direction)
+        picked_up, arrived = has_key & ~state.has_key, square == parameters.goal
+        hint = jnp.where(picked_up, parameters.hint, 0.0)
+        state = KeyDoorState(square, has_key, state.time + 1)
+        return state, Step(
+            observation=self._observe(parameters, state),
+            reward=jnp.where(arrived, parameters.reward, 0.0) + hint,
+            terminated=arrived,
+            truncated=state.time >= self.limit,
+        )
+
+    def _move(
+        self, parameters: KeyDoorParameters, square: Array, has_key: Array, direction: Array
+    ) -> tuple[Array, Array]:
+        """The square that a direction leads to, and whether the agent holds the key there."""
+        ahead = board.move(square, direction, self.rows, self.columns)
+        locked = (ahead == parameters.door) & ~has_key
+        square = jnp.where(parameters.walls[ahead] | locked, square, ahead)
+        return square, has_key | (square == parameters.key)
+
+    def _observe(self, parameters: KeyDoorParameters, state: KeyDoorState) -> Array:
+        squares = jnp.arange(self._squares)
+        lies = (squares == parameters.key) & ~state.has_key
+        return jnp.concatenate([squares == state.square, lies]).astype(jnp.float32)
+
+    def starts(self, parameters: KeyDoorParameters) -> Array:
+        """The start square, without the key: [rows * columns, 2]."""
+        square = jax.nn.one_hot(parameters.start, self._squares)
+        return square[:, None] * jnp.array([1.0, 0.0])
+
+    def lookahead(self, parameters: KeyDoorParameters, time: Array, values: Array) -> Array:
+        """Of every square, without and with the key: [rows * columns, 2, 5]."""
+        del time
+        squares = jnp.arange(self._squares)[:, None, None]
+        had_key = jnp.array([False, True])[:, None]
+        square, has_key = self._move(parameters, squares, had_key, parameters.meanings)
+        arrived = square == parameters.goal
+        after = jnp.where(arrived, parameters.reward, values[square, has_key.astype(jnp.int32)])
+        return after + jnp.where(has_key & ~had_key, parameters.hint, 0.0)
+
+    def situation(self, state: KeyDoorState) -> tuple[Array, ...]:
+        """The agent's square, and 1 if it holds the key."""
+        return state.square, state.has_key.astype(jnp.int32)
+
+    def render(self, parameters: KeyDoorParameters, state: KeyDoorState) -> np.ndarray:
+        """Walls, the door while it is locked, key, goal and agent: [height, width, 3] uint8."""
+        filled = [(square, board.WALL) for square in np.flatnonzero(parameters.walls).tolist()]
+        filled.append((int(parameters.goal), board.GOOD))
+        discs = [(int(state.square), board.AGENT)]
+        if not state.has_key:
+            filled.append((int(parameters.door), board.BAD))
+            discs.insert(0, (int(parameters.key), board.BALL))
+        return board.draw(self.rows, self.columns, filled, discs)
