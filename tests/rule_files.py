@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from discorl import rules
 from discorl.cli.rules import COMMANDS
+from discorl.rules import PPO
 from discorl.rules.files import library, weights
 
 SMALL = Path(__file__).parent / "golden" / "small" / "meta_network.npz"
@@ -14,7 +16,7 @@ CONTENT = SMALL.read_bytes()
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
-class HandMade:
+class HandMade(PPO):
     """A rule made by hand.
 
     With more to say.
@@ -27,7 +29,9 @@ def isolate(monkeypatch, folder):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("DISCORL_CACHE", str(folder / "cache"))
-    monkeypatch.setattr("discorl.cli.rules.HAND_MADE", {"by_hand": HandMade})
+    for name in list(rules.REGISTRY):
+        monkeypatch.delitem(rules.REGISTRY, name)
+    monkeypatch.setitem(rules.REGISTRY, "by_hand", HandMade)
     monkeypatch.setattr(library, "_BUNDLED", folder / "no_bundled_rules")
     # The tiny rule of the golden values stands in for a published one.
     monkeypatch.setitem(

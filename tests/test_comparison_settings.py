@@ -9,7 +9,7 @@ import discorl
 from discorl import cli
 from discorl.comparison import configure_comparison, load, suites
 from discorl.comparison.entries import RuleEntry
-from discorl.rules import HAND_MADE
+from discorl.rules import REGISTRY, is_learned
 from discorl.types import UserError
 
 
@@ -28,7 +28,9 @@ def test_named_suites(name):
 
 @pytest.mark.parametrize("name", ["atari57", "procgen16"])
 def test_presets_of_the_paper_do_not_handicap_hand_made_rules(name):
-    config = configure_comparison(name, rules=list(HAND_MADE))
+    config = configure_comparison(
+        name, rules=[name for name, rule in REGISTRY.items() if not is_learned(rule)]
+    )
     paper = config.training(RuleEntry("disco103"), config.environments[0])
     assert paper.weight_decay > 0
     assert paper.warmup_steps > 0

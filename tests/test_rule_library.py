@@ -202,7 +202,7 @@ def test_list_command_shows_hand_made_and_learned(rule_cache):
 
 
 def _states(lines):
-    return ["STATE", *(re.search(r"bundled|not fetched|present", line)[0] for line in lines[1:])]
+    return ["STATE", *(re.search(r"built in|not fetched|present", line)[0] for line in lines[1:])]
 
 
 def test_show_command_gives_origin_sizes_and_metadata(rule_cache, tmp_path):
@@ -242,7 +242,7 @@ def test_import_command_needs_force_to_replace(tmp_path):
         run("import", other, "--name", "mine")
     run("import", other, "--name", "mine", "--force")
     assert library.find("mine").read_bytes() == other.read_bytes()
-    with pytest.raises(UserError, match="hand-made rule"):
+    with pytest.raises(UserError, match="rule of discorl's own"):
         run("import", other, "--name", "by_hand", "--force")
     with pytest.raises(UserError, match="reserved"):
         run("import", other, "--name", "disco103", "--force")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from discorl.rules import HAND_MADE, PPO, Disco, Sizes
+from discorl.rules import PPO, REGISTRY, Disco, Sizes
 from discorl.types import Trajectory, UserError
 
 STEPS, BATCH, ACTIONS = 4, 2, 3
@@ -24,7 +24,7 @@ SIZES = Sizes(
 )
 
 
-@pytest.mark.parametrize("rule", [*HAND_MADE.values(), Disco])
+@pytest.mark.parametrize("rule", REGISTRY.values())
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

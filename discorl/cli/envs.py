@@ -8,9 +8,10 @@ import tyro
 
 from discorl import envs
 from discorl.cli.commands import Command, Result, aligned, command
-from discorl.envs import references
+from discorl.envs import references, suites
 from discorl.envs.families import REGISTRY as FAMILIES
 from discorl.types import UserError, specs
+from discorl.types.findings import describe, raised
 
 
 def show(name: tyro.conf.Positional[str | None] = None) -> Result:
@@ -22,9 +23,8 @@ def show(name: tyro.conf.Positional[str | None] = None) -> Result:
     """
     if name is None:
         return _all()
-    if name in envs.SUITES:
-        return _suite(envs.SUITES[name])
-    return _one(name)
+    known = suites.plugins() | envs.SUITES
+    return _suite(known[name]) if name in known and name not in envs.REGISTRY else _one(name)
 
 
 def check(name: tyro.conf.Positional[str], steps: int = 300, seed: int = 0) -> Result:
@@ -62,7 +62,7 @@ def _all() -> Result:
         {"name": name, "kind": "built-in", "summary": _summary(FAMILIES.get(name, constructor))}
         for name, constructor in envs.REGISTRY.items()
     ]
-    suites: list[dict[str, Any]] = [
+    built_suites: list[dict[str, Any]] = [
         {
             "name": suite.name,
             "kind": suite.kind,
@@ -75,25 +75,57 @@ def _all() -> Result:
         }
         for suite in envs.SUITES.values()
     ]
+    plugins = [_plugin(suite) for suite in suites.plugins().values()]
     unavailable = [{"name": name, "reason": reason} for name, reason in envs.UNAVAILABLE.items()]
     table = [("NAME", "KIND", "STATE", "SUMMARY")]
     table += [(row["name"], row["kind"], "built in", row["summary"]) for row in built_in]
-    for row in suites:
+    for row in built_suites:
         item = ":ITEM" if row["default"] is None else "[:ITEM]"
         state = "installed" if row["installed"] else "missing"
         needs = f"; needs {row['requirement']}" if row["requirement"] else ""
         advice = "" if row["installed"] else f" - {row['install']}"
         table.append((row["name"] + item, row["kind"], state, row["summary"] + needs + advice))
+    table += [
+        (
+            f"{row['name']}:ITEM",
+            "plugin",
+            row["state"],
+            " - ".join(filter(None, (row["summary"], row["problem"]))),
+        )
+        for row in plugins
+    ]
     table += [(row["name"], "", "unavailable", row["reason"]) for row in unavailable]
     text = f"{aligned(table)}\n\nItems of a suite: discorl envs SUITE"
-    return Result({"environments": built_in, "suites": suites, "unavailable": unavailable}, text)
+    data = {
+        "environments": built_in,
+        "suites": built_suites,
+        "plugins": plugins,
+        "unavailable": unavailable,
+    }
+    return Result(data, text)
+
+
+def _plugin(suite: suites.Suite) -> dict[str, Any]:
+    """A suite of another package; one that is broken is told of and does no harm."""
+    problem, taken = "", suite.name in envs.REGISTRY or suite.name in envs.SUITES
+    try:
+        suite.adapter()
+    except UserError as error:
+        problem = str(error)
+    return {
+        "name": suite.name,
+        "state": "broken" if problem else "name taken" if taken else "installed",
+        "summary": suite.summary,
+        "licence": suite.licence,
+        "problem": problem,
+    }
 
 
 def _summary(constructor: Any) -> str:
     return (inspect.getdoc(constructor) or "").splitlines()[0]
 
 
-def _suite(suite: envs.suites.Suite) -> Result:
+def _suite(suite: suites.Suite) -> Result:
     names = suite.names()
     data = {
         "name": suite.name,
@@ -107,8 +139,6 @@ def _suite(suite: envs.suites.Suite) -> Result:
 
 def _one(name: str) -> Result:
     environment = envs.make(name)
-    from discorl.envs.conformance.findings import describe, raised
-
     kind = "native" if isinstance(environment, envs.Environment) else "host"
     reference = references.of(environment)
     scores = None if reference is None else [float(end) for end in reference]

@@ -7,24 +7,26 @@ from typing import Any
 
 import tyro
 
+from discorl import rules
 from discorl.cli.commands import Command, Result, aligned, command
-from discorl.rules import HAND_MADE
-from discorl.rules.files import library, weights
-from discorl.types import UserError
+from discorl.rules import REGISTRY, Rule, conformance, registry
+from discorl.rules.files import library, trees, weights
+from discorl.runs import npz
+from discorl.types import UserError, imports
 
 
 def list_rules(rules_path: Path | None = None) -> Result:
-    """List the rules that can be trained with, hand-made and learned.
+    """List the rules to train with and to discover with.
 
     Args:
         rules_path: a folder or file to look in first.
     """
     rows = [
-        _row(name, "hand-made", "bundled", description.splitlines()[0])
-        for name, description in _hand_made().items()
+        _row(name, _kind_of(rule), "built in", _summary(rule)) for name, rule in REGISTRY.items()
     ]
     for entry in library.available(rules_path):
         rows.append(_row(entry.name, "learned", entry.state, _description(entry), entry.path))
+    rows += [_plugin(plugin) for plugin in imports.plugins(registry.GROUP).values()]
     table = [("NAME", "KIND", "STATE", "DESCRIPTION")]
     table += [(row["name"], row["kind"], row["state"], _remark(row)) for row in rows]
     return Result({"rules": rows}, aligned(table))
@@ -35,7 +37,7 @@ def _description(entry: library.Entry) -> str:
         return library.PUBLISHED[entry.name].description
     if entry.state != "bundled" or entry.path is None:
         return ""
-    found = weights.load(entry.path).metadata
+    found = library.read(entry.path).metadata
     families = ", ".join(env.partition(":")[0] for env in found["config"]["envs"])
     return f"Discovered by discorl on {families}; {found['meta_steps']} meta-steps."
 
@@ -47,21 +49,45 @@ def show(rule: tyro.conf.Positional[str], rules_path: Path | None = None) -> Res
         rule: name of a rule, or path of a rule file.
         rules_path: a folder or file to look in first.
     """
-    hand_made = _hand_made()
-    if rule in hand_made:
-        data = {"name": rule, "kind": "hand-made", "description": hand_made[rule]}
-        return Result(data, f"{rule} (hand-made)\n\n{hand_made[rule]}")
-    file = weights.load(library.find(rule, rules_path))
+    code = registry.code(rule)
+    if code is not None:
+        kind = _kind_of(code) if isinstance(code, type) else "of your own"
+        description = inspect.getdoc(code) or ""
+        data = {"name": rule, "kind": kind, "description": description}
+        return Result(data, f"{rule} ({kind})\n\n{description}")
+    path = library.find(rule, rules_path)
+    archive = library.read(path)
     head = {
         "name": rule,
         "kind": "learned",
-        "path": str(file.path),
-        "sha256": file.sha256,
-        **_origin(file.sha256),
+        "path": str(path),
+        "sha256": archive.sha256,
+        **_origin(archive.sha256),
     }
-    sizes = weights.describe(file.eta)
-    text = aligned(_pairs(head) + _pairs(sizes) + _pairs(file.metadata, "metadata: "))
-    return Result({**head, "sizes": sizes, "metadata": file.metadata}, text)
+    published = "kind" not in archive.metadata
+    sizes = (
+        weights.describe(weights.unflatten(archive.arrays))
+        if published
+        else trees.describe(archive.arrays)
+    )
+    text = aligned(_pairs(head) + _pairs(sizes) + _pairs(archive.metadata, "metadata: "))
+    return Result({**head, "sizes": sizes, "metadata": archive.metadata}, text)
+
+
+def check(rule: tyro.conf.Positional[str], rules_path: Path | None = None, seed: int = 0) -> Result:
+    """Check that a rule keeps its contract.
+
+    Args:
+        rule: the rule, such as `ppo`, `package.module:MyRule` or a rule file.
+        rules_path: a folder or file to look in first.
+        seed: of the made-up experience that it is asked about.
+    """
+    findings = conformance.check(*rules.load(rule, rules_path=rules_path), seed=seed)
+    ok = all(finding.ok for finding in findings)
+    rows = [("ok" if each.ok else "FAILED", each.check, each.detail) for each in findings]
+    verdict = f"{rule} keeps the contract" if ok else f"{rule} breaks the contract"
+    data = {"name": rule, "ok": ok, "findings": [vars(finding) for finding in findings]}
+    return Result(data, f"{aligned(rows)}\n{verdict}", ok)
 
 
 def fetch(name: tyro.conf.Positional[str] = "disco103", address: str | None = None) -> Result:
@@ -83,8 +109,8 @@ def import_file(file: tyro.conf.Positional[Path], name: str, force: bool = False
         name: the name to find it by from now on.
         force: replace a different rule of that name.
     """
-    if name in _hand_made():
-        raise UserError(f"name {name!r} is that of a hand-made rule: choose another name")
+    if name in REGISTRY:
+        raise UserError(f"name {name!r} is that of a rule of discorl's own: choose another name")
     path = library.install(file, name, force)
     return Result({"name": name, "path": str(path)}, f"{name} is at {path}")
 
@@ -95,7 +121,7 @@ def export(
     bare: bool = False,
     rules_path: Path | None = None,
 ) -> Result:
-    """Write a rule to a file in the published naming.
+    """Write a learned rule to a file; one of the Disco kind is in the published naming.
 
     Args:
         rule: name of a rule, or path of a rule file.
@@ -103,24 +129,44 @@ def export(
         bare: leave the metadata out, so that the file holds the published arrays alone.
         rules_path: a folder or file to look in first.
     """
-    loaded = weights.load(library.find(rule, rules_path))
-    weights.save(file, loaded.eta, None if bare else loaded.metadata)
-    data = {"name": rule, "path": str(file), "sha256": weights.load(file).sha256}
+    archive = library.read(library.find(rule, rules_path))
+    if bare and "kind" in archive.metadata:
+        raise UserError(
+            f"{rule}: without metadata, nothing would say that it is of the kind "
+            f"{archive.metadata['kind']!r}; expected a Disco rule for --bare"
+        )
+    arrays = dict(sorted(archive.arrays.items()))
+    npz.write(file, arrays, None if bare else archive.metadata)
+    data = {"name": rule, "path": str(file), "sha256": library.read(file).sha256}
     return Result(data, f"{rule} is written to {file}")
 
 
 COMMANDS: dict[str, Command] = {
     "list": command(list_rules),
     "show": command(show),
+    "check": command(check),
     "fetch": command(fetch),
     "import": command(import_file),
     "export": command(export),
 }
 
 
-def _hand_made() -> dict[str, str]:
-    """Descriptions of the rules that are code, by name."""
-    return {name: inspect.getdoc(rule) or "" for name, rule in HAND_MADE.items()}
+def _kind_of(rule: type[Rule]) -> str:
+    return "untrained" if registry.is_learned(rule) else "hand-made"
+
+
+def _summary(rule: Any) -> str:
+    return (inspect.getdoc(rule) or "").partition("\n")[0]
+
+
+def _plugin(plugin: imports.Plugin) -> dict[str, Any]:
+    """A rule of another package; one that is broken is told of and does no harm."""
+    state = "name taken" if plugin.name in REGISTRY else "installed"
+    try:
+        description = _summary(plugin.load())
+    except UserError as error:
+        state, description = "broken", str(error)
+    return _row(plugin.name, "plugin", state, f"{description} (package {plugin.package})")
 
 
 def _row(

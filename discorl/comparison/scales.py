@@ -7,8 +7,8 @@ from typing import Any
 from discorl import envs
 from discorl.comparison.config import ComparisonConfig
 from discorl.comparison.entries import EnvironmentEntry
-from discorl.envs import families, own, suites
-from discorl.types import UserError, specs
+from discorl.envs import families, suites
+from discorl.types import UserError, imports, specs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _check_name(text: str) -> None:
     if suite is None:
         if spec.name in families.REGISTRY:
             families.refuse_ranges_of_sizes(spec)
-        elif spec.name not in envs.REGISTRY and not own.found(spec):
+        elif spec.name not in envs.REGISTRY and not imports.found(spec):
             envs.make(text)  # which says what there is instead
     elif spec.item is not None and not suite.missing():
         suites.check_item(suite.name, spec.item, suite.names())

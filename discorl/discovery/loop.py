@@ -23,7 +23,6 @@ from discorl.discovery.presets import configure_discovery
 from discorl.discovery.scoring import LAST, Scoring
 from discorl.envs.host import EnvironmentFailure
 from discorl.rules import Disco
-from discorl.rules.files import weights
 from discorl.runs import Run, check_settings, check_source, compilation, curves
 from discorl.runs.interrupts import interrupts
 from discorl.runs.metrics import as_columns, as_rows
@@ -121,11 +120,7 @@ def discover(
         if config.start == IMITATED and _kept_start(run) is None:
             eta = imitate(config, rule, eta, jax.random.fold_in(_keys(config).population, 0x1317))
             if run is not None:
-                weights.save(
-                    run.path / "start.npz",
-                    jax.tree.map(np.asarray, eta),
-                    {"bins": rule.num_bins, "without": rule.without},
-                )
+                rule.save(run.path / "start.npz", eta)
         return _Loop(config, population, scoring, rule, eta, run).run()
 
 
@@ -341,13 +336,11 @@ class _Loop:
             ("rule.npz", state.population.average, self._provenance(done)),
             ("best.npz", state.best_eta, best),
         ):
-            weights.save(self._run.path / name, jax.tree.map(np.asarray, eta), metadata)
+            self._rule.save(self._run.path / name, eta, metadata)
 
     def _provenance(self, meta_steps: int) -> dict[str, Any]:
         """What a rule file remembers of where it comes from."""
         return {
-            "bins": self._rule.num_bins,
-            "without": self._rule.without,
             "meta_steps": meta_steps,
             "seed": self._config.seed,
             "discorl": self._versions["discorl"],

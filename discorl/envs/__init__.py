@@ -8,13 +8,14 @@ A name is one of the built-in environments, an item of a suite from another pack
 from collections.abc import Callable
 from typing import Any
 
+from discorl.envs import suites
 from discorl.envs.base import Environment, Reference, Step
 from discorl.envs.catch import Catch
 from discorl.envs.families import REGISTRY as FAMILIES
 from discorl.envs.families import MemberConstructor, refuse_ranges_of_sizes
 from discorl.envs.host.base import HostEnvironment
 from discorl.envs.suites import SUITES, UNAVAILABLE
-from discorl.types import UserError, specs
+from discorl.types import UserError, imports, specs
 
 __all__ = [
     "REGISTRY",
@@ -55,18 +56,19 @@ def make(environment: str | Environment | HostEnvironment) -> Any:
         return specs.build(REGISTRY[spec.name], spec)
     if spec.name in SUITES:
         return SUITES[spec.name].make(spec.item, **spec.parameters)
-    from discorl.envs import own  # here, for most names are not of one's own
+    if imports.found(spec):
+        from discorl.envs import own  # here, since most names are not of one's own
 
-    if own.found(spec):
         return own.make(spec)
+    plugins = suites.plugins()
+    if spec.name in plugins:
+        return plugins[spec.name].make(spec.item, **spec.parameters)
     if spec.name in UNAVAILABLE:
         raise UserError(f"no environment {environment!r}: {UNAVAILABLE[spec.name]}")
-    if "." in spec.name and spec.item is not None:
-        raise UserError(
-            f"no environment {environment!r}: there is no module {spec.name!r}, neither installed "
-            "nor in the current folder"
-        )
-    known = specs.nearest(spec.name, [*REGISTRY, *SUITES])
+    no_module = imports.no_module("environment", environment, spec)
+    if no_module is not None:
+        raise no_module
+    known = specs.nearest(spec.name, [*REGISTRY, *SUITES, *plugins])
     raise UserError(
         f"no environment {spec.name!r}; {known}; or package.module:factory for one of your own"
     )

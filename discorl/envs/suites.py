@@ -10,6 +10,9 @@ needs, a package that is not used. An adapter has two functions:
 them, and `discorl.types.specs` checks their types. It is called only with an item that `names`
 holds, and raises `UserError` for a value that it does not accept. Where an item itself says where
 it is found, the adapter has `names_for(item)`, and those names hold it instead.
+
+Other packages add suites by an entry point of the group `discorl.envs`, whose name is that of the
+suite and whose object is an adapter: a module, or anything else with these functions.
 """
 
 import dataclasses
@@ -17,12 +20,12 @@ import difflib
 import importlib
 import importlib.util
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, Literal
 
-from discorl.types import UserError, specs
+from discorl.types import UserError, imports, specs
 
-Kind = Literal["native", "host"]
+Kind = Literal["native", "host", "plugin"]
+GROUP = "discorl.envs"  # of entry points
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +33,16 @@ class Suite:
     """Environments of one package, behind one adapter."""
 
     name: str
-    kind: Kind  # native: written in JAX, compiled with training; host: stepped on the CPU
+    # native: written in JAX, compiled with training; host: stepped on the CPU; plugin: either, from
+    # another package's entry point
+    kind: Kind
     packages: tuple[str, ...]  # distributions to import; the import name has _ where these have -
     extra: str  # brings the packages: `pip install "discorl[EXTRA]"`
     licence: str  # of the packages
     summary: str  # one line
     default: str | None = None  # the item, if none is given
     requirement: str = ""  # what the system must have besides Python packages
+    plugin: imports.Plugin | None = None  # where the adapter is, if another package has it
 
     def missing(self) -> tuple[str, ...]:
         """The distributions that are not installed."""
@@ -51,12 +57,14 @@ class Suite:
         """The command that brings the suite."""
         return f'pip install "discorl[{self.extra}]"'
 
-    def adapter(self) -> ModuleType:
-        """The adapter's module.
+    def adapter(self) -> Any:
+        """The adapter, a module or what an entry point names.
 
         Raises:
-            UserError: the suite is not installed.
+            UserError: the suite is not installed, or is no adapter.
         """
+        if self.plugin is not None:
+            return _adapter(self.plugin)
         missing = self.missing()
         if missing:
             verb = "is" if len(missing) == 1 else "are"
@@ -83,6 +91,33 @@ class Suite:
         known = adapter.names_for(item) if hasattr(adapter, "names_for") else adapter.names()
         check_item(self.name, item, known)
         return specs.build(adapter.make, specs.Spec(self.name, item, parameters))
+
+
+def _adapter(plugin: imports.Plugin) -> Any:
+    adapter = plugin.load()
+    for function in ("names", "make"):
+        if not callable(getattr(adapter, function, None)):
+            raise UserError(
+                f"{plugin.name!r} of the package {plugin.package} is no suite of environments: "
+                f"{plugin.entry.value} has no function {function!r}; expected names() and make()"
+            )
+    return adapter
+
+
+def plugins() -> dict[str, Suite]:
+    """Suites that other packages offer, by name; none of them is imported."""
+    return {
+        name: Suite(
+            name=name,
+            kind="plugin",
+            packages=(),
+            extra="",
+            licence=plugin.licence,
+            summary=f"from the package {plugin.package}",
+            plugin=plugin,
+        )
+        for name, plugin in imports.plugins(GROUP).items()
+    }
 
 
 def check_item(suite: str, item: str, names: Sequence[str]) -> None:

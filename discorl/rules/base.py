@@ -1,17 +1,22 @@
-"""The interface behind which every update rule lives.
+"""The interface of update rules.
 
-A rule turns what an agent produced along a trajectory into *targets*, and says by which loss the
-agent's outputs are moved toward them. It never sees an environment, an observation or a network,
-so one rule trains any agent.
+A rule turns what an agent produced along a trajectory into *targets*, and defines the loss that
+moves the agent's outputs toward them. It never sees an environment, an observation or a network,
+so one rule trains any agent. docs/rules/writing.md shows how to write one.
 """
 
 import abc
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 
+from discorl.rules.files import trees
+from discorl.runs import npz
+from discorl.runs.files import naming
 from discorl.types import (
     Array,
     Key,
@@ -30,14 +35,14 @@ PLAIN: Mapping[str, Any] = {"schedule": "constant", "warmup_steps": 0, "weight_d
 
 @dataclasses.dataclass(frozen=True)
 class Rule(abc.ABC):
-    """An update rule as pure functions over its own parameters and state.
+    """An update rule as pure functions of its parameters and state.
 
-    The fields of a rule are static settings. What is learned of a rule (`eta`) travels apart, as
-    the first argument, so that discovery can differentiate with respect to it.
+    The fields of a rule are static settings. Its learned parameters, `eta`, are passed as the first
+    argument, so that discovery can differentiate with respect to them.
     """
 
     name: ClassVar[str]
-    # Settings of a training run that suit this rule better than a preset's own.
+    # Training settings that suit this rule better than those of a preset.
     recipe: ClassVar[Mapping[str, Any]] = {}
 
     discount: float = 0.997
@@ -46,8 +51,12 @@ class Rule(abc.ABC):
     epochs: int = dataclasses.field(default=1, kw_only=True)
     minibatches: int = dataclasses.field(default=1, kw_only=True)
 
-    # What the target network keeps of itself at each update; None: the rule reads no such network.
+    # EMA decay of the target network at each update; None: the rule reads no target network.
     target_decay: ClassVar[float | None] = None
+
+    def __init_subclass__(cls) -> None:
+        if not hasattr(cls, "name"):
+            cls.name = cls.__name__
 
     def __post_init__(self) -> None:
         self._require(0 <= self.discount <= 1, "discount", "from 0 to 1")
@@ -181,3 +190,65 @@ class Rule(abc.ABC):
         """
         del outputs, weight
         return jnp.zeros(()), {}
+
+    # --- the rule as a file -----------------------------------------------------------------------
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        eta: Params,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes the rule to an npz file, which `discorl.load_rule` reads back.
+
+        Equal input gives equal bytes, and a failure leaves the old file.
+
+        Args:
+            path: the file to write or replace.
+            eta: the rule's parameters.
+            provenance: what to keep of the rule's origin, as JSON values.
+
+        Raises:
+            UserError: the parameters are not those of the rule, or the file cannot be written.
+        """
+        cls = type(self)
+        with naming(path):
+            if "." in cls.__qualname__:
+                raise UserError(
+                    f"{cls.__qualname__} cannot be found by name; expected a class that is defined "
+                    "at the top of a module"
+                )
+            arrays = trees.flatten(eta)
+            trees.unflatten(arrays, self._params_like())
+            settings = trees.settings_of(self)
+        metadata = {"kind": kind_of(cls), "settings": settings}
+        npz.write(path, arrays, metadata | dict(provenance or {}))
+
+    @classmethod
+    def stored_settings(cls, archive: npz.Archive) -> dict[str, Any]:
+        """The settings of a rule that `save` wrote, as arguments of the constructor.
+
+        Raises:
+            UserError: the file holds no such rule.
+        """
+        return trees.read_settings(cls, archive.metadata)
+
+    def stored_params(self, archive: npz.Archive) -> Params:
+        """The parameters of a rule that `save` wrote, checked.
+
+        Raises:
+            UserError: names the array that is missing, unexpected, not finite, or of another shape
+                or dtype.
+        """
+        return trees.unflatten(archive.arrays, self._params_like())
+
+    def _params_like(self) -> Params:
+        with jax.enable_x64(False):  # files hold float32, whatever the precision of the process
+            return jax.eval_shape(self.init_params, jax.random.key(0))
+
+
+def kind_of(cls: type[Rule]) -> str:
+    """How a file names a class: by the name of a rule of discorl's own, or by where it is."""
+    if cls.__module__.startswith(f"{__package__}."):
+        return cls.name
+    return f"{cls.__module__}:{cls.__qualname__}"

@@ -1,16 +1,21 @@
 """The Disco rule: targets from a meta-network (Oh et al., Nature 648, 2025)."""
 
 import dataclasses
-from typing import ClassVar
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from discorl.rules import meta_network, returns
 from discorl.rules.base import Rule
+from discorl.rules.files import weights
 from discorl.rules.meta_network import MetaState, Sizes
 from discorl.rules.regularisers import Regularisers
 from discorl.rules.returns import Moments
+from discorl.runs import npz
 from discorl.types import (
     Array,
     Key,
@@ -22,6 +27,8 @@ from discorl.types import (
     UserError,
     specs,
 )
+
+PUBLISHED_BINS = 601  # of files that do not say
 
 # What can be taken out of the rule, as the paper's ablations do, and what then becomes zero: inputs
 # of the meta-network, and terms of the loss.
@@ -269,3 +276,27 @@ class Disco(Rule):
     def output_penalty(self, outputs: Outputs, weight: Array) -> tuple[Array, Metrics]:
         """Rewards the entropy of y and z; see `Rule.output_penalty`."""
         return self.regularisers.of_predictions(outputs["y"], outputs["z"], weight)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        eta: Params,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes a file in the published naming; see `Rule.save`."""
+        metadata = {"bins": self.num_bins, "without": self.without}
+        weights.save(path, jax.tree.map(np.asarray, eta), metadata | dict(provenance or {}))
+
+    @classmethod
+    def stored_settings(cls, archive: npz.Archive) -> dict[str, Any]:
+        """Sizes are those of the arrays; see `Rule.stored_settings`."""
+        metadata = archive.metadata
+        return {
+            "sizes": Sizes.of(weights.checked(archive.arrays)),
+            "num_bins": metadata.get("bins", PUBLISHED_BINS),
+            "without": metadata.get("without", "none"),
+        }
+
+    def stored_params(self, archive: npz.Archive) -> Params:
+        """See `Rule.stored_params`."""
+        return weights.checked(archive.arrays)

@@ -5,9 +5,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from discorl import rules
 from discorl.agent.optimiser import Schedule
 from discorl.networks.standard import Torso
-from discorl.rules import HAND_MADE
 from discorl.types import UserError, specs
 
 DEFAULT_RULE = "discorl4"  # discovered by us; docs/rules/discorl4.md
@@ -311,8 +311,7 @@ def configure(
     specs.require_known("preset", [preset], PRESETS)
     fields = dataclasses.fields(Config)
     specs.require_known("setting", settings, [field.name for field in fields])
-    rule_name = rule.partition(":")[0]
-    recipe = HAND_MADE[rule_name].recipe if rule_name in HAND_MADE else {}
+    recipe = rules.recipe(rule, settings.get("rules_path"))
     values = {"rule": rule, "env": env, "preset": preset, **PRESETS[preset], **recipe, **settings}
     steps = values.pop("steps")
     config = Config(**values)

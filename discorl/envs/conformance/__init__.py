@@ -9,10 +9,10 @@ from numbers import Integral
 import jax
 
 from discorl.envs.base import Environment
-from discorl.envs.conformance.findings import Finding, describe, judge, raised
 from discorl.envs.conformance.host import check_host
 from discorl.envs.conformance.native import check_native, check_types
 from discorl.envs.host.base import HostEnvironment
+from discorl.types.findings import Finding, describe, judge, raised
 
 __all__ = ["Finding", "check", "check_declaration", "describe"]
 

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-from discorl.envs.conformance.findings import raised
 from discorl.envs.host.base import EnvironmentFailure, seeds_from
+from discorl.types.findings import raised
 
 
 class Failed(Exception):

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 
 from discorl.envs.conformance.calls import Caller, Failed
-from discorl.envs.conformance.findings import Finding, at, describe, judge, mismatch, same, values
+from discorl.envs.conformance.findings import at, same, values
 from discorl.envs.host.base import HostEnvironment, HostStep, HostVector
 from discorl.types import PyTree
+from discorl.types.findings import Finding, describe, judge, mismatch
 
 
 def check_host(environment: HostEnvironment, steps: int, count: int, seed: int) -> list[Finding]:

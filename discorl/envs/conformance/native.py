@@ -7,17 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Environment, Step
-from discorl.envs.conformance.findings import (
-    Finding,
-    at,
-    difference,
-    judge,
-    mismatch,
-    raised,
-    same,
-    values,
-)
+from discorl.envs.conformance.findings import at, difference, same, values
 from discorl.types import Key, PyTree
+from discorl.types.findings import Finding, judge, mismatch, raised
 
 
 def check_native(environment: Environment, steps: int, count: int, seed: int) -> list[Finding]:

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from discorl.envs import own
 from discorl.envs.host.base import (
     NO_METRICS,
     HostEnvironment,
@@ -24,7 +23,7 @@ from discorl.envs.host.base import (
 from discorl.envs.host.serial import Outcome
 from discorl.envs.host.spaces import actions_of, arrangement_of, numbers_of, observation_of
 from discorl.envs.host.workers import check_workers, vector_of
-from discorl.types import PyTree, UserError
+from discorl.types import PyTree, UserError, imports
 
 
 def names() -> Sequence[str]:
@@ -45,11 +44,11 @@ def names_for(item: str) -> Sequence[str]:
     module, colon, _ = item.rpartition(":")
     if not colon:
         return names()
-    own.look_here()
+    imports.look_here()
     try:
         importlib.import_module(module)
-    except own.ANYTHING as error:
-        raise own.not_imported(module, error) from error
+    except imports.ANYTHING as error:
+        raise imports.not_imported(module, error) from error
     return [f"{module}:{name}" for name in names()]
 
 

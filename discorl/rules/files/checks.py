@@ -40,7 +40,7 @@ def check_names(arrays: Mapping[str, Any], depths: Mapping[Part, int]) -> None:
     }
     found = set(arrays)
     lists = {"missing": expected - found, "unexpected": found - expected}
-    problems = [f"{kind} {_listing(sorted(names))}" for kind, names in lists.items() if names]
+    problems = [f"{kind} {listing(sorted(names))}" for kind, names in lists.items() if names]
     if problems:
         raise UserError(
             f"not a rule: {'; '.join(problems)} (expected the {len(expected)} arrays of the "
@@ -48,7 +48,8 @@ def check_names(arrays: Mapping[str, Any], depths: Mapping[Part, int]) -> None:
         )
 
 
-def _listing(names: Sequence[str], limit: int = 3) -> str:
+def listing(names: Sequence[str], limit: int = 3) -> str:
+    """Some of the names, and how many there are more."""
     shown = ", ".join(repr(name) for name in names[:limit])
     rest = len(names) - limit
     return f"{shown} and {rest} more" if rest > 0 else shown
@@ -67,10 +68,14 @@ def check_ranks(part: Part, index: int, kernel: np.ndarray, bias: np.ndarray) ->
         )
 
 
-def check_values(name: str, array: np.ndarray) -> None:
-    """Demands finite numbers in float32, at least one."""
-    if array.dtype != np.float32:
-        raise UserError(f"array '{name}' is {array.dtype}; expected float32: cast it before saving")
+def check_values(name: str, array: np.ndarray, dtype: Any = np.float32) -> None:
+    """Demands finite numbers of a dtype, at least one."""
+    if array.dtype != dtype:
+        raise UserError(
+            f"array '{name}' is {array.dtype}; expected {np.dtype(dtype)}: cast it before saving"
+        )
+    if array.dtype.kind not in "fiu":
+        raise UserError(f"array '{name}' is {array.dtype}; expected numbers")
     if array.size == 0:
         raise UserError(
             f"array '{name}' has shape {list(array.shape)}; expected no axis of length 0"

@@ -12,9 +12,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from discorl.rules.files import weights
+from discorl.rules.files import checks, weights
 from discorl.rules.files.download import Download, Progress
-from discorl.runs.files import cache_root, lock, sha256_of, write_atomically, write_errors_reported
+from discorl.runs import npz
+from discorl.runs.files import (
+    cache_root,
+    lock,
+    naming,
+    sha256_of,
+    write_atomically,
+    write_errors_reported,
+)
 from discorl.types import UserError
 
 _BUNDLED = Path(__file__).parent / "bundled"
@@ -96,6 +104,21 @@ def find(name_or_file: str | os.PathLike[str], rules_path: str | Path | None = N
     return found
 
 
+def read(file: str | os.PathLike[str]) -> npz.Archive:
+    """A rule file, checked as far as that takes none of the rule's code.
+
+    Raises:
+        UserError: the file is absent or damaged, or holds no rule; the message says in what way.
+    """
+    archive = npz.read(file)
+    with naming(file):
+        if "kind" not in archive.metadata:
+            weights.checked(archive.arrays)
+        for name, array in archive.arrays.items():
+            checks.check_values(name, array, array.dtype)
+    return archive
+
+
 def available(rules_path: str | Path | None = None) -> list[Entry]:
     """Every rule file that `find` knows by name, and the published ones not yet fetched."""
     found = dict.fromkeys(PUBLISHED) | _found(rules_path)
@@ -125,7 +148,7 @@ def install(file: Path, name: str, force: bool = False) -> Path:
         raise UserError(
             f"name {name!r}: expected letters, digits, '_', '-' and '.', without the ending .npz"
         )
-    sha256 = weights.load(file).sha256
+    sha256 = read(file).sha256
     if name in PUBLISHED and sha256 != PUBLISHED[name].sha256:
         raise UserError(
             f"name {name!r} is reserved for the published rule, and {file} is another "

@@ -1,7 +1,7 @@
-"""Rule files: the published npz format on disk, the tree `eta` in memory.
+"""The published npz format of Disco rules: named arrays on disk, the tree `eta` in memory.
 
-What the tree consists of is in `weight_names`. Depths and sizes are read from the file; only
-their consistency is demanded.
+`names` lists what the tree consists of. Depths and sizes are read from the file; they only have to
+be consistent.
 """
 
 import dataclasses
@@ -89,6 +89,17 @@ def validate(eta: Mapping[str, Any]) -> None:
     checks.check_sizes(eta)
 
 
+def checked(arrays: Mapping[str, np.ndarray]) -> Eta:
+    """The tree of a rule from arrays in published names, once it is known to be valid.
+
+    Raises:
+        UserError: names the array, what is wrong with it and what was expected.
+    """
+    eta = unflatten(arrays)
+    validate(eta)
+    return eta
+
+
 def describe(eta: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes of a rule: what an agent must match, the width of each net, the parameter count."""
     meta_rnn, nets = eta["meta_rnn"], ("y_net", "z_net", "policy_net")
@@ -119,8 +130,7 @@ def load(path: str | os.PathLike[str]) -> RuleFile:
     path = Path(path)
     archive = npz.read(path)
     with naming(path):
-        eta = unflatten(archive.arrays)
-        validate(eta)
+        eta = checked(archive.arrays)
     return RuleFile(eta, archive.metadata, archive.sha256, path)
 
 

@@ -1,0 +1,245 @@
+"""Rules by name: discorl's own, learned ones in files, those of other packages, and the user's.
+
+A text names a rule, optionally with settings:
+
+    ppo, ppo:epochs=8                    a rule of discorl's own
+    disco103, disco103:without=q         a learned rule by its name in the library
+    runs/mine/best.npz                   a learned rule by its file
+    package.module:MyRule,setting=3      a class, or a function that returns a rule
+    their_rule:setting=3                 an entry point of the group `discorl.rules`
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from discorl.rules.actor_critic import ActorCritic
+from discorl.rules.base import Rule, kind_of
+from discorl.rules.disco import Disco
+from discorl.rules.files import library
+from discorl.rules.muesli import Muesli
+from discorl.rules.policy_gradient import PolicyGradient
+from discorl.rules.ppo import PPO
+from discorl.rules.q_lambda import QLambda
+from discorl.runs import npz
+from discorl.runs.files import naming
+from discorl.types import Params, UserError, imports, specs
+
+# A new rule is a module of its own and an entry here.
+REGISTRY: dict[str, type[Rule]] = {
+    rule.name: rule for rule in (ActorCritic, Disco, Muesli, PolicyGradient, PPO, QLambda)
+}
+GROUP = "discorl.rules"  # of entry points
+
+Factory = Callable[..., Any]
+Given = str | Rule | tuple[Rule, Params]
+
+
+def is_learned(rule: type[Rule] | Rule) -> bool:
+    """Whether a rule has parameters."""
+    cls = rule if isinstance(rule, type) else type(rule)
+    return cls.init_params is not Rule.init_params
+
+
+def find(text: str, rules_path: str | Path | None = None) -> Path | None:
+    """The file of a learned rule; None for a rule that is code.
+
+    Args:
+        text: names the rule; see the module.
+        rules_path: a file or folder to look in before the usual places.
+
+    Raises:
+        UserError: there is no such rule.
+    """
+    spec = _parse(text)
+    if _factory(spec, plugins=False) is not None:
+        return None
+    try:
+        return library.find(spec.name, rules_path)
+    except UserError:
+        if _is_file(spec.name) or spec.name in library.names(rules_path):
+            raise
+        if _factory(spec) is not None:
+            return None
+        no_module = imports.no_module("rule", text, spec)
+        if no_module is not None:
+            raise no_module from None
+        known = [*REGISTRY, *library.names(rules_path), *imports.plugins(GROUP)]
+        raise UserError(
+            f"no rule {spec.name!r}; {specs.nearest(spec.name, known)}; or package.module:Class "
+            "for a rule of your own"
+        ) from None
+
+
+def load(
+    rule: Given,
+    *,
+    file: Path | None = None,
+    rules_path: str | Path | None = None,
+    discount: float | None = None,
+) -> tuple[Rule, Params]:
+    """Loads a rule and its parameters.
+
+    Args:
+        rule: a text that names it, see the module; or a rule, with its parameters or without.
+        file: the file of the rule's parameters, in place of where they would come from.
+        rules_path: a file or folder to look in before the usual places.
+        discount: the discount, unless the text sets one.
+
+    Returns:
+        the rule; its parameters eta: empty for a rule without, and for one that is not learned yet
+        those of `init_params` with a fixed key.
+
+    Raises:
+        UserError: there is no such rule, or its file or settings are not accepted.
+    """
+    if not isinstance(rule, str):
+        built, eta = rule if isinstance(rule, tuple) else (rule, None)
+        return _with_params(_with_discount(built, discount), eta, file)
+    spec = _parse(rule)
+    given: dict[str, Any] = {}
+    if discount is not None and "discount" not in spec.parameters:
+        given["discount"] = discount
+    factory = _factory(spec)
+    path = find(rule, rules_path) if file is None and factory is None else file
+    if path is not None and (factory is None or isinstance(factory, type)):
+        return _from_file(path, spec, given, factory)
+    assert factory is not None, "what is neither code nor a file is refused"
+    return _with_params(dataclasses.replace(_build(factory, spec), **given), None, path)
+
+
+def code(text: str) -> type[Rule] | Callable[..., Any] | None:
+    """The class or function of a rule that is code; None for a learned rule in a file.
+
+    Raises:
+        UserError: it cannot be imported.
+    """
+    return _factory(_parse(text))
+
+
+def recipe(rule: Given, rules_path: str | Path | None = None) -> Mapping[str, Any]:
+    """Training settings that suit a rule; none of a learned rule that is not on this machine."""
+    if not isinstance(rule, str):
+        return (rule[0] if isinstance(rule, tuple) else rule).recipe
+    spec = _parse(rule)
+    factory = _factory(spec)
+    if factory is None:
+        try:
+            path = find(rule, rules_path)
+            return {} if path is None else _class_of(npz.read(path)).recipe
+        except UserError:
+            return {}  # whoever loads the rule is told
+    if isinstance(factory, type):
+        return getattr(factory, "recipe", {})
+    return _build(factory, spec).recipe
+
+
+def text_of(rule: Rule) -> str:
+    """What to call a rule that was given as an object: its class and the settings it changes."""
+    changed = [
+        f"{field.name}={value}"
+        for field in dataclasses.fields(rule)
+        if isinstance(value := getattr(rule, field.name), bool | int | float | str)
+        and value != field.default
+        and field.name != "discount"  # which is the agent's
+    ]
+    name = kind_of(type(rule))
+    separator = "," if ":" in name else ":"
+    return name + (separator + ",".join(changed) if changed else "")
+
+
+# ---- from texts to classes ----
+
+
+def _parse(text: str) -> specs.Spec:
+    path, ending, settings = text.rpartition(".npz")
+    if not ending or settings[:1] not in ("", ":"):
+        return specs.parse(text)
+    # A path may hold any sign: only what follows its ending is read as settings.
+    spec = specs.parse(f"rule{settings}")
+    return specs.Spec(path + ending, spec.item, spec.parameters)
+
+
+def _is_file(name: str) -> bool:
+    return Path(name).name != name or name.endswith(".npz")
+
+
+def _factory(spec: specs.Spec, *, plugins: bool = True) -> Factory | None:
+    """The class or function that a text names; None if it names a file, or nothing at all."""
+    if _is_file(spec.name):
+        return None
+    if spec.name in REGISTRY:
+        return REGISTRY[spec.name]
+    if imports.found(spec):
+        return imports.load(spec)
+    if plugins and spec.item is None:
+        offered = imports.plugins(GROUP).get(spec.name)
+        return None if offered is None else offered.load()
+    return None
+
+
+def _build(factory: Factory, spec: specs.Spec) -> Rule:
+    if spec.name in REGISTRY:
+        return specs.build(factory, spec)
+    name = spec.name if spec.item is None else f"{spec.name}:{spec.item}"
+    rule = imports.call(factory, name, spec.parameters)
+    if isinstance(rule, Rule):
+        return rule
+    kind = type(rule)
+    raise UserError(
+        f"{name} returned a {kind.__module__}.{kind.__qualname__}; expected a discorl.Rule"
+    )
+
+
+def _class_of(archive: npz.Archive) -> type[Rule]:
+    """The class of the rule in a file; one that does not say is in the published format."""
+    kind = archive.metadata.get("kind", Disco.name)
+    if not isinstance(kind, str):
+        raise UserError(f"its kind is {kind!r}; expected the name of a rule")
+    if kind in REGISTRY:
+        return REGISTRY[kind]
+    spec = specs.parse(kind)
+    if not imports.found(spec):
+        raise UserError(
+            f"is of the kind {kind!r}, and there is no such module, neither installed nor in the "
+            "current folder"
+        )
+    cls = imports.load(spec)
+    if not (isinstance(cls, type) and issubclass(cls, Rule)):
+        raise UserError(f"is of the kind {kind!r}, which is no class of rules")
+    return cls
+
+
+# ---- parameters ----
+
+
+def _from_file(
+    path: Path, spec: specs.Spec, given: Mapping[str, Any], cls: type[Rule] | None
+) -> tuple[Rule, Params]:
+    """A rule of the class that is named, or else that the file names, as the file has it."""
+    archive = npz.read(path)
+    imported = cls is not None
+    with naming(path):
+        cls = cls or _class_of(archive)
+        settings = cls.stored_settings(archive)
+    make = functools.partial(cls, **settings | dict(given))
+    rule = _build(make, spec) if imported else specs.build(make, spec)
+    with naming(path):
+        return rule, rule.stored_params(archive)
+
+
+def _with_params(rule: Rule, eta: Params | None, file: Path | None) -> tuple[Rule, Params]:
+    if file is not None:
+        with naming(file):
+            return rule, rule.stored_params(npz.read(file))
+    if eta is None:
+        eta = jax.jit(rule.init_params)(jax.random.key(0xE7A))
+    return rule, eta
+
+
+def _with_discount(rule: Rule, discount: float | None) -> Rule:
+    return rule if discount is None else dataclasses.replace(rule, discount=discount)

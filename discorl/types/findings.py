@@ -1,0 +1,48 @@
+"""What conformance checks find, and the messages they share."""
+
+import dataclasses
+
+import jax
+
+from discorl.types import PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What one check found."""
+
+    check: str
+    ok: bool
+    detail: str
+
+
+def judge(check: str, problems: list[str], detail: str) -> Finding:
+    """Fails with the problems, or passes with the detail."""
+    return Finding(check, not problems, "; ".join(problems) or detail)
+
+
+def raised(what: str, error: BaseException) -> str:
+    """What somebody's code has raised, in a line."""
+    lines = str(error).strip().splitlines()
+    return f"{what} raised {type(error).__name__}{f': {lines[0]}' if lines else ''}"
+
+
+def describe(tree: PyTree) -> str:
+    """Shapes and dtypes as people write them: `[10, 10, 4] float32`."""
+    if isinstance(tree, dict):
+        return ", ".join(f"{name} {describe(part)}" for name, part in tree.items())
+    leaves = jax.tree.leaves(tree)
+    return ", ".join(f"[{', '.join(map(str, leaf.shape))}] {leaf.dtype}" for leaf in leaves)
+
+
+def mismatch(what: str, found: PyTree, expected: PyTree) -> list[str]:
+    """Problems with the structure, shapes and dtypes of what was found."""
+    structures = [str(jax.tree.structure(tree)) for tree in (found, expected)]
+    if structures[0] != structures[1]:
+        return [f"{what} has the structure {structures[0]}; expected {structures[1]}"]
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    return [
+        f"{what} is {describe(x)}; expected {describe(y)}"
+        for x, y in pairs
+        if (x.shape, x.dtype) != (y.shape, y.dtype)
+    ]
