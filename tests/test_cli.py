@@ -353,3 +353,19 @@ def test_a_reader_that_leaves_early():
     os.close(write)
     assert done.stderr == ""
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("command", [["envs"], ["rules", "list"], ["rules", "show", "discorl4"]])
+def test_tables_fit_the_terminal(monkeypatch, capsys, command, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, narrow, _ = run(capsys, *command)
+    assert max(map(len, narrow.splitlines())) <= columns
+    monkeypatch.delenv("COLUMNS")
+    _, whole, _ = run(capsys, *command)
+    assert max(map(len, whole.splitlines())) > columns  # in a file lines stay whole
+
+    def letters(text):
+        return sorted(text.replace(" ", "").replace("\n", ""))
+
+    assert letters(narrow) == letters(whole)  # wrapped, not cut

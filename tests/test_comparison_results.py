@@ -124,7 +124,7 @@ def test_returns_as_they_are(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "returns as they are, 95% intervals" in told
     # A hundred updates of 2e9; 10 s for five runs, and twice 10 s for the sweep.
-    (line,) = (line for line in told.splitlines() if line.startswith("ppo "))
+    _, line = (line for line in told.splitlines() if line.startswith("ppo "))
     assert line.split()[-4:] == ["100", "2e+11", "2.0", "20.0"]
     for word in ("normalised", "ptimality gap"):
         assert word not in told
@@ -194,3 +194,21 @@ def test_flops():
     shapes = jnp.ones((2, 3, 9, 9)), jnp.ones((5, 3, 3, 3))
     theirs = jax.jit(convolve).lower(*shapes).compile().cost_analysis()["flops"]
     assert work.flops(convolve, *shapes) == pytest.approx(theirs, rel=1e-3)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_tables_of_a_comparison_fit_the_terminal(tmp_path, monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    fabricate(tmp_path / "run", seeds=2)
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "--resume", str(tmp_path / "run")])
+    text, _, after = capsys.readouterr().out.partition("normalised scores, 95% intervals")
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= columns
+    # Nothing is cut off: every number of the tables is there.
+    found = load(tmp_path / "run")
+    for row in found.aggregates.values():
+        for e in row.values():
+            assert f"{e.value:.3f}" in text
+            assert f"[{e.low:.3f}, {e.high:.3f}]" in text
+    assert "With fewer than 5 runs the bootstrap makes intervals too narrow" in after

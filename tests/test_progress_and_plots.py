@@ -1,8 +1,8 @@
 import io
 import os
 import pty
-import queue
 import re
+import sys
 import termios
 import threading
 
@@ -16,8 +16,6 @@ from discorl.runs.metrics import by_seed
 from discorl.runs.progress import Progress
 from discorl.types import UserError
 
-END = "<end>"
-
 
 class Terminal:
     """A real terminal of a given width, and a clock that moves when told."""
@@ -25,104 +23,94 @@ class Terminal:
     def __init__(self, columns):
         self._reader, writer = pty.openpty()
         termios.tcsetwinsize(writer, (24, columns))
+        self.columns = columns
         self.stream = os.fdopen(writer, "w")
         self.now = 100.0
-        self._written = queue.SimpleQueue()
+        self._written = b""
         # All the time, because a terminal that nobody reads soon blocks its writer.
-        threading.Thread(target=self._drain, daemon=True).start()
+        self._thread = threading.Thread(target=self._drain, daemon=True)
+        self._thread.start()
 
     def clock(self):
         return self.now
 
-    def read(self):
-        """What was written since, as the lines drawn over each other."""
-        self.stream.write(END)  # a terminal delivers late, so wait for a mark
-        self.stream.flush()
-        text = ""
-        while not text.endswith(END):
-            text += self._written.get(timeout=10)
-        return text.removesuffix(END).split("\r")[1:]
-
-    def close(self):
+    def lines(self):
+        """All that was drawn, one line over the other, after which nothing more can be."""
         self.stream.close()
+        self._thread.join(timeout=10)
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._written.decode())
+        return [line.rstrip() for line in re.split(r"[\r\n]+", plain) if line.strip()]
 
     def _drain(self):
         try:
             while content := os.read(self._reader, 4096):
-                self._written.put(content.decode())
+                self._written += content
         except OSError:  # how Linux says that the other side was closed
             pass
         os.close(self._reader)
 
 
 @pytest.fixture
-def terminal(request):
+def terminal(request, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
     made = Terminal(getattr(request, "param", 100))
     yield made
-    made.close()
+    made.stream.close()
+
+
+def shown(terminal, total, *moments, unit="updates"):
+    """The line left standing after updates: (seconds since the one before, done, values)."""
+    with Progress(total, unit, stream=terminal.stream, clock=terminal.clock) as progress:
+        for seconds, done, values in moments:
+            terminal.now += seconds
+            progress.update(done, values)
+    return terminal.lines()[-1]
 
 
 def test_line_as_documented(terminal):
-    progress = Progress(1000, stream=terminal.stream, clock=terminal.clock)
-    with progress:
-        progress.update(227)
-        terminal.now += 10
-        progress.update(350, {"return": 0.42})
-    *_, last, newline = terminal.read()
-    assert last == "updates 350/1000  35%  12.3 updates/s  return 0.42  ETA 0:53"
-    assert newline == "\n"
+    line = shown(terminal, 1000, (18, 227, {}), (10, 350, {"return": 0.42}))
+    bar = re.search("[━╸╺]+", line)
+    assert line.replace(bar[0], "BAR") == (
+        "updates BAR 350/1,000 35%  0:28  ETA 0:53  12.3 updates/s  return 0.420"
+    )
+    assert len(line) < 100
+    assert 8 <= len(bar[0]) <= 40
 
 
-def test_rate_leaves_compilation_out_and_follows_the_pace(terminal):
-    progress = Progress(10_000, stream=terminal.stream, clock=terminal.clock)
-    terminal.now += 500  # compiling
-    progress.update(10)
-    assert "/s" not in terminal.read()[-1]
-    terminal.now += 1
-    progress.update(20)
-    assert "10.0 updates/s" in terminal.read()[-1]
-    for done in range(120, 6020, 100):  # ten times faster than before, for a minute
-        terminal.now += 1
-        progress.update(done)
-    assert "100 updates/s" in terminal.read()[-1]
+def test_rate_leaves_compilation_out(terminal):
+    assert "10.0 updates/s" in shown(terminal, 10_000, (500, 10, {}), (1, 20, {}))
+
+
+def test_rate_follows_the_pace(terminal):
+    slow = [(1, done, {}) for done in range(10, 310, 10)]
+    fast = [(1, done, {}) for done in range(400, 6400, 100)]
+    assert "  100 updates/s" in shown(terminal, 10_000, *slow, *fast)
 
 
 def test_slow_updates_have_a_rate_too(terminal):
-    progress = Progress(100, unit="lifetimes", stream=terminal.stream, clock=terminal.clock)
-    for done in (1, 2, 3):
-        progress.update(done)
-        terminal.now += 100
-    assert terminal.read()[-1].rstrip() == "lifetimes 3/100  3%  0.01 lifetimes/s  ETA 2:41:40"
+    moments = [(0, 1, {}), (100, 2, {}), (100, 3, {})]
+    line = shown(terminal, 100, *moments, unit="lifetimes")
+    assert line.endswith(" 3/100 3%  3:20  ETA 2:41:40  0.0100 lifetimes/s")
 
 
-def test_at_most_five_lines_a_second(terminal):
-    progress = Progress(1000, stream=terminal.stream, clock=terminal.clock)
-    for done in range(1000):
-        terminal.now += 0.01  # ten seconds in all
-        progress.update(done)
-    assert 40 <= len(terminal.read()) <= 51
+def test_time_goes_on_while_nothing_is_done_yet(terminal):
+    with Progress(10, stream=terminal.stream, clock=terminal.clock):
+        terminal.now += 75
+    assert terminal.lines()[-1].endswith(" 0/10 0%  1:15  compiling")
 
 
-@pytest.mark.parametrize("terminal", [20, 50], indirect=True)
+@pytest.mark.parametrize("terminal", [20, 40, 60, 80, 120], indirect=True)
 def test_line_fits_the_width(terminal):
-    width = os.get_terminal_size(terminal.stream.fileno()).columns
-    progress = Progress(1000, stream=terminal.stream, clock=terminal.clock)
-    for done in (1, 500):
-        terminal.now += 1
-        progress.update(done, {"return": 1.0, "entropy": 2.0, "loss": 3.0})
-    lines = terminal.read()
-    assert all(len(line) < width for line in lines)
-    assert lines[-1].startswith("updates 500/1000")
-    assert ("ETA" in lines[-1]) == (width == 50)  # numbers give way before the time left does
-
-
-def test_a_shorter_line_covers_the_longer_one(terminal):
-    progress = Progress(10, stream=terminal.stream, clock=terminal.clock)
-    progress.update(1, {"return": -0.000123})
-    terminal.now += 1
-    progress.update(1, {"return": 1})
-    longer, shorter = terminal.read()
-    assert len(shorter) == len(longer) and shorter.rstrip() == "updates 1/10  10%  return 1"
+    values = {"return": 1.0, "entropy": 2.0, "loss": 3.0}
+    line = shown(terminal, 1000, (1, 1, values), (1, 500, values))
+    assert all(len(drawn) < terminal.columns for drawn in terminal.lines())
+    assert line.startswith("updates ")
+    assert "500/1,000" in line
+    assert ("━" in line) == (terminal.columns > 60)
+    # Numbers give way before the time left does.
+    seen = [part in line for part in ("ETA", "return", "loss")]
+    assert seen == sorted(seen, reverse=True)
+    assert sum(seen) == {20: 0, 40: 1, 60: 1, 80: 2, 120: 3}[terminal.columns]
 
 
 def test_an_error_still_ends_the_line(terminal):
@@ -132,20 +120,55 @@ def test_an_error_still_ends_the_line(terminal):
     ):
         progress.update(1)
         raise ZeroDivisionError
-    assert terminal.read()[-1] == "\n"
+    terminal.stream.write("next")
+    assert terminal.lines()[-1] == "next"
 
 
-def test_nothing_is_written_where_there_is_no_terminal():
-    stream = io.StringIO()
-    with Progress(10, stream=stream) as progress:
-        progress.update(10, {"return": 1.0})
-    assert stream.getvalue() == ""
+def test_what_is_printed_meanwhile_stands_above(terminal, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    with Progress(10, clock=terminal.clock) as progress:
+        print("a warning", file=sys.stderr)
+        progress.update(10)
+    *_, warning, last = dict.fromkeys(terminal.lines())
+    assert warning == "a warning"
+    assert "10/10 100%" in last
 
 
-def test_nothing_is_written_when_nothing_happened(terminal):
+def test_nothing_is_drawn_when_there_is_nothing_to_do(terminal):
     with Progress(0, stream=terminal.stream):
         pass
-    assert terminal.read() == []
+    assert terminal.lines() == []
+
+
+class Log(io.StringIO):
+    """A file in place of a terminal, and a clock."""
+
+    now = 0.0
+
+    def write_progress(self, total, step, seconds):
+        with Progress(total, stream=self, clock=lambda: self.now) as progress:
+            for done in range(step, total + 1, step):
+                self.now += seconds
+                progress.update(done, {"return": 0.5})
+        return self.getvalue().splitlines()
+
+
+def test_a_log_has_a_line_for_each_tenth():
+    lines = Log().write_progress(1000, 10, 10)  # a tenth takes 100 s
+    assert len(lines) == 10
+    assert lines[0] == "updates 100/1,000 10%  1:40  ETA 15:00  1.00 updates/s  return 0.500"
+    assert [line.split()[2] for line in lines] == [f"{10 * i}%" for i in range(1, 11)]
+
+
+def test_a_log_has_at_most_a_line_a_minute():
+    assert Log().write_progress(1000, 10, 0.3) == []  # 30 s in all
+    lines = Log().write_progress(1000, 10, 3)  # 5 minutes
+    assert [line.split()[2] for line in lines] == ["20%", "40%", "60%", "80%", "100%"]
+
+
+def test_a_log_is_not_silent_for_more_than_ten_minutes():
+    lines = Log().write_progress(1000, 1, 36)  # 10 hours
+    assert len(lines) == 60  # in each hour five after ten minutes, and one for the tenth
 
 
 def columns(num_updates, num_seeds=1):

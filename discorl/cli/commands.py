@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,6 @@ def command(function: Callable[..., Result]) -> Command:
         return tyro.cli(function, prog=program, args=arguments)
 
     return run
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    """A table in columns, for people."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
 
 
 # --- commands that make runs ----------------------------------------------------------------------

@@ -7,10 +7,12 @@ from typing import Any
 import tyro
 
 from discorl.cli.commands import Command, Result, free_directory, refuse_other_settings
+from discorl.cli.tables import table, width
 from discorl.comparison import Results, compare, configure_comparison, costs
 from discorl.comparison.config import Tuning
 from discorl.comparison.statistics import Estimate
 from discorl.reports import comparison
+from discorl.reports.sections import few_runs
 
 _HEADINGS = {
     "iqm": "IQM",
@@ -18,6 +20,7 @@ _HEADINGS = {
     "mean": "mean",
     "optimality_gap": "optimality gap",
 }
+_WIDE = 110  # columns from which on intervals stand beside what they are of, not below
 
 
 def compare_command(arguments: list[str], program: str) -> Result:
@@ -119,21 +122,7 @@ def _data(results: Results, written: Path) -> dict[str, Any]:
 def _text(results: Results, written: Path) -> str:
     lines = []
     if results.aggregates:
-        found = next(iter(results.aggregates.values()))
-        rows = [["", *(_HEADINGS[name] for name in found), *costs.TITLES.values()]]
-        for rule, row in results.aggregates.items():
-            cells = (_interval(row[name]) for name in found)
-            rows.append([rule, *cells, *results.costs[rule].texts()])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines += [
-            "  ".join(
-                [
-                    row[0].ljust(widths[0]),
-                    *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
-                ]
-            )
-            for row in rows
-        ]
+        lines += [_scores(results), "", _costs(results), ""]
         count = len(results.tasks)
         scores = "normalised scores" if results.normalised else "returns as they are"
         lines.append(
@@ -141,6 +130,7 @@ def _text(results: Results, written: Path) -> str:
             f"environment{'s' if count > 1 else ''}"
         )
         lines.append(costs.NOTE)
+        lines += filter(None, [few_runs(results)])
         left_out = len(results.config.environments) - count
         if left_out:
             lines.append(f"{left_out} environments are not finished by all rules and do not count")
@@ -156,8 +146,25 @@ def _text(results: Results, written: Path) -> str:
     return "\n".join(lines)
 
 
+def _scores(results: Results) -> str:
+    names = list(next(iter(results.aggregates.values())))
+    rows = [
+        [rule, *(_interval(row[name]) for name in names)]
+        for rule, row in results.aggregates.items()
+    ]
+    head = ["", *(_HEADINGS[name] for name in names)]
+    return table(rows, head, wrap=(0,), numeric=range(1, len(head)))
+
+
+def _costs(results: Results) -> str:
+    rows = [[rule, *results.costs[rule].texts()] for rule in results.aggregates]
+    head = ["", *costs.TITLES.values()]
+    return table(rows, head, wrap=(0,), numeric=range(1, len(head)))
+
+
 def _interval(found: Estimate) -> str:
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    between = " " if width() >= _WIDE else "\n"
+    return f"{found.value:.3f}{between}[{found.low:.3f}, {found.high:.3f}]"
 
 
 COMMANDS: dict[str, Command] = {"": compare_command}

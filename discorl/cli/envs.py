@@ -7,7 +7,8 @@ from typing import Any
 import tyro
 
 from discorl import envs
-from discorl.cli.commands import Command, Result, aligned, command
+from discorl.cli.commands import Command, Result, command
+from discorl.cli.tables import table
 from discorl.envs import references, suites
 from discorl.envs.families import REGISTRY as FAMILIES
 from discorl.types import UserError, specs
@@ -45,7 +46,7 @@ def check(name: tyro.conf.Positional[str], steps: int = 300, seed: int = 0) -> R
     rows = [("ok" if each.ok else "FAILED", each.check, each.detail) for each in findings]
     verdict = f"{name} keeps the contract" if ok else f"{name} breaks the contract"
     data = {"name": name, "ok": ok, "findings": [vars(finding) for finding in findings]}
-    return Result(data, f"{aligned(rows)}\n{verdict}", ok)
+    return Result(data, f"{table(rows)}\n{verdict}", ok)
 
 
 def _run(arguments: list[str], program: str) -> Result:
@@ -77,15 +78,14 @@ def _all() -> Result:
     ]
     plugins = [_plugin(suite) for suite in suites.plugins().values()]
     unavailable = [{"name": name, "reason": reason} for name, reason in envs.UNAVAILABLE.items()]
-    table = [("NAME", "KIND", "STATE", "SUMMARY")]
-    table += [(row["name"], row["kind"], "built in", row["summary"]) for row in built_in]
+    cells = [(row["name"], row["kind"], "built in", row["summary"]) for row in built_in]
     for row in built_suites:
         item = ":ITEM" if row["default"] is None else "[:ITEM]"
         state = "installed" if row["installed"] else "missing"
         needs = f"; needs {row['requirement']}" if row["requirement"] else ""
         advice = "" if row["installed"] else f" - {row['install']}"
-        table.append((row["name"] + item, row["kind"], state, row["summary"] + needs + advice))
-    table += [
+        cells.append((row["name"] + item, row["kind"], state, row["summary"] + needs + advice))
+    cells += [
         (
             f"{row['name']}:ITEM",
             "plugin",
@@ -94,8 +94,9 @@ def _all() -> Result:
         )
         for row in plugins
     ]
-    table += [(row["name"], "", "unavailable", row["reason"]) for row in unavailable]
-    text = f"{aligned(table)}\n\nItems of a suite: discorl envs SUITE"
+    cells += [(row["name"], "", "unavailable", row["reason"]) for row in unavailable]
+    listed = table(cells, ("NAME", "KIND", "STATE", "SUMMARY"))
+    text = f"{listed}\n\nItems of a suite: discorl envs SUITE"
     data = {
         "environments": built_in,
         "suites": built_suites,
@@ -161,7 +162,7 @@ def _one(name: str) -> Result:
         ("actions", str(actions)),
         ("reference", "none" if scores is None else f"{scores[0]:g} to {scores[1]:g}{_ends(name)}"),
     ]
-    return Result(data, aligned(rows))
+    return Result(data, table(rows))
 
 
 _KINDS = {
@@ -172,8 +173,8 @@ _KINDS = {
 
 def _ends(name: str) -> str:
     """What the two ends of the reference are, where it is not random and optimal play."""
-    table = references.table_of(specs.parse(name).name)
-    if table is None:
+    scores = references.table_of(specs.parse(name).name)
+    if scores is None:
         return " (random to optimal play)"
-    low, high, source = references.describe(table)
+    low, high, source = references.describe(scores)
     return f" ({low} to {high}; {source})"

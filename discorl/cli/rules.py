@@ -8,7 +8,8 @@ from typing import Any
 import tyro
 
 from discorl import rules
-from discorl.cli.commands import Command, Result, aligned, command
+from discorl.cli.commands import Command, Result, command
+from discorl.cli.tables import table
 from discorl.rules import REGISTRY, Rule, conformance, registry
 from discorl.rules.files import library, trees, weights
 from discorl.runs import npz
@@ -27,9 +28,8 @@ def list_rules(rules_path: Path | None = None) -> Result:
     for entry in library.available(rules_path):
         rows.append(_row(entry.name, "learned", entry.state, _description(entry), entry.path))
     rows += [_plugin(plugin) for plugin in imports.plugins(registry.GROUP).values()]
-    table = [("NAME", "KIND", "STATE", "DESCRIPTION")]
-    table += [(row["name"], row["kind"], row["state"], _remark(row)) for row in rows]
-    return Result({"rules": rows}, aligned(table))
+    cells = [(row["name"], row["kind"], row["state"], _remark(row)) for row in rows]
+    return Result({"rules": rows}, table(cells, ("NAME", "KIND", "STATE", "DESCRIPTION")))
 
 
 def _description(entry: library.Entry) -> str:
@@ -70,7 +70,7 @@ def show(rule: tyro.conf.Positional[str], rules_path: Path | None = None) -> Res
         if published
         else trees.describe(archive.arrays)
     )
-    text = aligned(_pairs(head) + _pairs(sizes) + _pairs(archive.metadata, "metadata: "))
+    text = table(_pairs(head) + _pairs(sizes) + _pairs(archive.metadata, "metadata: "))
     return Result({**head, "sizes": sizes, "metadata": archive.metadata}, text)
 
 
@@ -87,7 +87,7 @@ def check(rule: tyro.conf.Positional[str], rules_path: Path | None = None, seed:
     rows = [("ok" if each.ok else "FAILED", each.check, each.detail) for each in findings]
     verdict = f"{rule} keeps the contract" if ok else f"{rule} breaks the contract"
     data = {"name": rule, "ok": ok, "findings": [vars(finding) for finding in findings]}
-    return Result(data, f"{aligned(rows)}\n{verdict}", ok)
+    return Result(data, f"{table(rows)}\n{verdict}", ok)
 
 
 def fetch(name: tyro.conf.Positional[str] = "disco103", address: str | None = None) -> Result:

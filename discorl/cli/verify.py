@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from discorl.cli.commands import Command, Result, command
+from discorl.cli.tables import table
 from discorl.verification import Check, verify
 
 
@@ -35,13 +36,13 @@ def _table(checks: list[Check]) -> str:
     rows: dict[tuple[str, str], dict[str, Check]] = {}
     for check in checks:
         rows.setdefault((check.file, check.quantity), {})[check.dtype] = check
-    cells: list[tuple[str, ...]] = [("FILE", "QUANTITY", "FLOAT64", "FLOAT32")]
-    for (file, quantity), by_dtype in rows.items():
-        cells.append((file, quantity, *(_cell(by_dtype.get(d)) for d in ("float64", "float32"))))
-    widths = [max(len(row[i]) for row in cells) for i in range(4)]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells]
+    cells = [
+        (file, quantity, *(_cell(by_dtype.get(d)) for d in ("float64", "float32")))
+        for (file, quantity), by_dtype in rows.items()
+    ]
     legend = "Largest error relative to each array's largest value; (in brackets: not judged)."
-    return "\n".join(line.rstrip() for line in lines) + f"\n\n{legend}"
+    listed = table(cells, ("FILE", "QUANTITY", "FLOAT64", "FLOAT32"), wrap=(0, 1))
+    return f"{listed}\n\n{legend}"
 
 
 def _cell(check: Check | None) -> str:

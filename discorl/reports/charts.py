@@ -43,6 +43,7 @@ class LineChart:
     y_label: str
     lines: tuple[Line, ...]
     scale: Scale = "linear"  # of the vertical axis
+    caption: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For the page."""
@@ -76,6 +77,7 @@ class IntervalChart:
     title: str
     panels: tuple[tuple[str, tuple[Row, ...]], ...]
     reference: float | None = None  # where to draw a line
+    caption: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For the page."""

@@ -135,9 +135,14 @@ def _panels(shown: Sequence[_Shown]) -> Iterator[LineChart]:
                     lines.append(dataclasses.replace(line, label=whole, style=len(lines)))
         if lines:
             seen = np.concatenate([line.y[np.isfinite(line.y)] for line in lines])
-            scale = panel.fitting_scale(seen.min(), seen.max())
             yield LineChart(
-                f"panel-{number}", panel.title, "meta-steps", "", tuple(lines), scale=scale
+                f"panel-{number}",
+                panel.title,
+                "meta-steps",
+                "",
+                tuple(lines),
+                scale=panel.fitting_scale(seen.min(), seen.max()),
+                caption=panel.about,
             )
 
 

@@ -14,6 +14,7 @@ class Panel:
     """Metrics that belong in one picture."""
 
     title: str
+    about: str  # how to read it, in a sentence
     columns: Mapping[str, str]  # labels by name of the metric
     table: str = "metrics"
     scale: Scale = "linear"  # where the values are such that it helps
@@ -45,12 +46,35 @@ def of_discovery(names: Iterable[str]) -> tuple[Panel, ...]:
         "meta/target_penalty": "targets, kept in bounds",
     }
     return (
-        Panel("return, mean over agents", _environments(names), scale="symlog"),
-        Panel("score with fresh agents", scores, table="evaluation"),
-        Panel("norm of the meta-gradient", norm, scale="log"),
-        Panel("cosine of two agents' meta-gradients", cosine),
-        Panel("entropy, mean over agents", entropies),
-        Panel("parts of the meta-loss", parts),
+        Panel(
+            "return, mean over agents",
+            "What the agents of the population earn while they learn; their lives begin anew.",
+            _environments(names),
+            scale="symlog",
+        ),
+        Panel(
+            "score with fresh agents",
+            "Fresh agents trained by the rule alone: 0 is random play, 1 is optimal.",
+            scores,
+            table="evaluation",
+        ),
+        Panel(
+            "norm of the meta-gradient",
+            "Mean over agents. Steady growth is a sign that the rule becomes unstable.",
+            norm,
+            scale="log",
+        ),
+        Panel(
+            "cosine of two agents' meta-gradients",
+            "Near 0, agents disagree and steps are mostly noise.",
+            cosine,
+        ),
+        Panel(
+            "entropy, mean over agents",
+            "At 0 a policy has become deterministic and explores no more.",
+            entropies,
+        ),
+        Panel("parts of the meta-loss", "What the meta-gradient is the gradient of.", parts),
     )
 
 

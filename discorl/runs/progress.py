@@ -1,5 +1,6 @@
-"""One live line on the terminal that tells how far a long command is."""
+"""How far a long command is: a bar on a terminal, now and then a line anywhere else."""
 
+import contextlib
 import os
 import sys
 import time
@@ -7,15 +8,24 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Self, TextIO
 
-_REDRAW_SECONDS = 0.2
-_WINDOW_SECONDS = 30.0
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.segment import Segment
+
+_REFRESHES_PER_SECOND = 4
+_WINDOW_SECONDS = 30.0  # that the rate is taken over
+_BAR = (8, 40)  # columns: with less room there is no bar, and it takes no more
+# Off a terminal: a line for each tenth, but not more often nor more rarely than this.
+_LEAST_SECONDS, _MOST_SECONDS = 60.0, 600.0
 
 
 class Progress:
-    """A line such as `updates 350/1000  35%  12.3 updates/s  return 0.42  ETA 0:53`.
+    """A bar such as `updates ━━━━━━ 350/1000 35%  0:28  ETA 0:53  12.3 updates/s  return 0.420`.
 
-    It is rewritten in place and left standing at the end. On anything that is not a terminal, such
-    as a log file, nothing is written at all.
+    It is left standing at the end. On anything that is not a terminal, such as a log file, a plain
+    line is written for every tenth of the whole, at most one a minute, so that a log is neither
+    flooded nor silent for long.
 
         with Progress(1000) as progress:
             for update in range(1000):
@@ -36,82 +46,111 @@ class Progress:
         Args:
             total: how many units there are in all.
             unit: what is counted, in the plural.
-            stream: the terminal; by default the standard error.
+            stream: the terminal or file; by default the standard error.
             clock: tells the seconds.
         """
         self._total = total
         self._unit = unit
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._live = self._stream.isatty()
         self._done = 0
         self._values: dict[str, float] = {}
-        # (seconds, done) of the lines drawn lately. The first is of the first update: what was
-        # before it, compilation above all, says nothing about the pace to expect.
+        self._start = self._told_at = clock()
+        self._told = 0  # tenths
+        # (seconds, done) of the latest updates. The first is of the first update: what was before
+        # it, compilation above all, says nothing about the pace to expect.
         self._samples: deque[tuple[float, int]] = deque()
-        self._drawn_at = -float("inf")
-        self._drawn = ""
+        self._live: Live | None = None
 
     def update(self, done: int, values: Mapping[str, float] | None = None) -> None:
         """Tells how much is done, and numbers to show with it; cheap enough for every update."""
-        if not self._live:
-            return
-        self._done = done
-        self._values.update(values or {})
         now = self._clock()
-        if now - self._drawn_at >= _REDRAW_SECONDS:
-            self._draw(now)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._drawn:
-            self._draw(self._clock())
-            self._stream.write("\n")
-            self._stream.flush()
-
-    def _draw(self, now: float) -> None:
-        self._samples.append((now, self._done))
+        self._done = done
+        self._values = self._values | dict(values or {})  # another thread may be drawing the old
+        self._samples.append((now, done))
         # Two at least remain, or slow updates would never have a rate.
         while len(self._samples) > 2 and now - self._samples[0][0] > _WINDOW_SECONDS:
             self._samples.popleft()
-        line = self._line(self._columns() - 1)  # the last column makes some terminals wrap
-        self._stream.write("\r" + line.ljust(len(self._drawn)))
-        self._stream.flush()
-        self._drawn_at, self._drawn = now, line
+        if self._live is None:
+            waited, tenths = now - self._told_at, self._tenths()
+            if waited >= _MOST_SECONDS or (waited >= _LEAST_SECONDS and tenths > self._told):
+                self._tell(now)
 
-    def _line(self, width: int) -> str:
+    def __enter__(self) -> Self:
+        self._start = self._told_at = self._clock()
+        if self._stream.isatty() and self._total:
+            console = Console(file=self._stream)
+            self._live = Live(
+                get_renderable=lambda: self._fitted(console),
+                console=console,
+                refresh_per_second=_REFRESHES_PER_SECOND,
+                # What others print meanwhile goes above the bar. The output may be a file.
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+        elif self._samples and self._clock() - self._told_at >= _LEAST_SECONDS:
+            self._tell(self._clock())
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The bar and the numbers, as they are now."""
+        width = options.max_width - 1  # the last column makes some terminals wrap
+        name, numbers = f"{self._unit} ", self._numbers(self._clock(), width - len(self._unit) - 1)
+        room = min(width - len(name) - len(numbers) - 1, _BAR[1])
+        yield Segment(name)
+        if room >= _BAR[0]:
+            bar = ProgressBar(total=self._total, completed=self._done, width=room)
+            yield from console.render(bar, options)
+            yield Segment(" ")
+        yield Segment(numbers)
+
+    def _fitted(self, console: Console) -> Self:
+        """This, for a console as wide as the terminal is by now; rich looks at others."""
+        with contextlib.suppress(OSError):
+            # Some terminals do not know their width.
+            console.width = os.get_terminal_size(self._stream.fileno()).columns or 80
+        return self
+
+    def _tell(self, now: float) -> None:
+        print(f"{self._unit} {self._numbers(now)}", file=self._stream, flush=True)
+        self._told_at, self._told = now, self._tenths()
+
+    def _tenths(self) -> int:
+        return 10 * self._done // self._total if self._total else 10
+
+    def _numbers(self, now: float, width: int = 1000) -> str:
+        """How far it is, in at most that many characters: values give way first, to the bar too."""
         percent = 100 * self._done // self._total if self._total else 100
-        head = [f"{self._unit} {self._done}/{self._total}", f"{percent}%"]
-        tail = []
+        head = [f"{self._done:,}/{self._total:,} {percent}%", _duration(now - self._start)]
+        if not self._samples:
+            head.append("compiling")
         rate = self._rate()
         if rate is not None:
-            head.append(f"{_rate_text(rate)} {self._unit}/s")
-            tail.append(f"ETA {_duration(max(0, self._total - self._done) / rate)}")
-        values = [f"{name} {value:.3g}" for name, value in self._values.items()]
-        while values and len("  ".join(head + values + tail)) > width:
+            head.append(f"ETA {_duration(max(0, self._total - self._done) / rate)}")
+            head.append(f"{_digits(rate)} {self._unit}/s")
+        values = [f"{name} {value:.3f}" for name, value in self._values.items()]
+        while values and len("  ".join(head + values)) > width - _BAR[0] - 1:
             values.pop()
-        return "  ".join(head + values + tail)[:width]
+        while len(head) > 1 and len("  ".join(head)) > width:
+            head.pop()
+        return "  ".join(head + values)[:width]
 
     def _rate(self) -> float | None:
+        if not self._samples:
+            return None
         (start, done_at_start), (end, done_at_end) = self._samples[0], self._samples[-1]
         if end <= start or done_at_end <= done_at_start:
             return None
         return (done_at_end - done_at_start) / (end - start)
 
-    def _columns(self) -> int:
-        try:
-            columns = os.get_terminal_size(self._stream.fileno()).columns
-        except OSError:
-            columns = 0
-        return columns or 80  # some terminals do not know their width
 
-
-def _rate_text(rate: float) -> str:
-    if rate >= 100:
-        return f"{rate:.0f}"
-    return f"{rate:.1f}" if rate >= 10 else f"{rate:.2g}"
+def _digits(value: float) -> str:
+    """Three of them, whatever the size."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def _duration(seconds: float) -> str:

@@ -34,6 +34,11 @@
     if (size > 0 && size < 1e-3) return value.toExponential(1);
     return String(+value.toPrecision(4));
   }
+  // With as many digits as tell them apart.
+  function labelled(values) {
+    const found = values.map(short);
+    return new Set(found).size === values.length ? found : values.map((value) => String(+value.toPrecision(7)));
+  }
   const exact = (value) => (Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(4)));
 
   function ticks(low, high, wanted) {
@@ -74,10 +79,11 @@
     const [x0, x1] = extent(all(["x"]), 0), [y0, y1] = extent(all(["y", "low", "high"]).map(scaled), 0.04);
     const px = (x) => left + ((x - x0) / (x1 - x0)) * (width - left - right);
     const py = (y) => height - bottom - ((scaled(y) - y0) / (y1 - y0)) * (height - top - bottom);
-    for (const t of ticksOn(chart.scale, y0, y1)) {
+    const marks = ticksOn(chart.scale, y0, y1), labels = labelled(marks);
+    marks.forEach((t, i) => {
       node("line", { x1: left, x2: width - right, y1: py(t), y2: py(t), class: "axis" }, svg);
-      node("text", { x: left - 6, y: py(t) + 4, "text-anchor": "end" }, svg, short(t));
-    }
+      node("text", { x: left - 6, y: py(t) + 4, "text-anchor": "end" }, svg, labels[i]);
+    });
     for (const t of ticks(x0, x1, Math.max(2, Math.floor(width / 110))))
       node("text", { x: px(t), y: height - bottom + 16, "text-anchor": "middle" }, svg, short(t));
     node("text", { x: 2, y: 11 }, svg, chart.y_label);

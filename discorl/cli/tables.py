@@ -1,0 +1,57 @@
+"""The one way in which commands print tables."""
+
+import io
+import os
+import sys
+from collections.abc import Collection, Sequence
+
+ENDLESS = 10_000  # columns; where nobody reads along, lines stay whole for `grep` and `awk`
+
+
+def width() -> int:
+    """Columns to write in: those of the terminal, or of the variable COLUMNS; else no limit."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or ENDLESS
+    except (OSError, ValueError, AttributeError):  # not a terminal, or not even a file
+        return ENDLESS
+
+
+def table(
+    rows: Sequence[Sequence[str]],
+    head: Sequence[str] = (),
+    *,
+    wrap: Collection[int] = (-1,),
+    numeric: Collection[int] = (),
+) -> str:
+    """A table in aligned columns that fits the terminal.
+
+    Args:
+        rows: cells; those of a column may have lines of their own.
+        head: names of the columns, if it has a head.
+        wrap: which columns break into lines where there is no room for them; negative ones count
+            from the last.
+        numeric: which columns are set to the right.
+    """
+    # Imported late: most of the time that `discorl` takes to answer is spent on imports.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    count = len(head or rows[0])
+    made = Table(box=None, show_header=bool(head), pad_edge=False, padding=(0, 1), header_style="")
+    for i in range(count):
+        made.add_column(
+            Text(head[i]) if head else "",
+            justify="right" if i in numeric else "left",
+            overflow="fold",
+            no_wrap=i not in wrap and i - count not in wrap,
+        )
+    for row in rows:
+        made.add_row(*map(Text, row))
+    text = io.StringIO()
+    console = Console(file=text, width=width(), color_system=None, force_terminal=False)
+    console.print(made)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
