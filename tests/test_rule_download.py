@@ -32,13 +32,11 @@ class Server:
 
     def __init__(self):
         self.content = CONTENT
-        self.ranges = True  # answers Range requests
         self.status = None  # answers everything with this error
         self.cuts = []  # bytes after which the next answers break off
-        self.shift = 0  # starts a partial answer this much off what was asked for
         self.declare_length = True
         self.redirect = None
-        self.requests = []  # the Range header of each request, None without
+        self.requests = []
         self.httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler_for(self))
         self.address = f"http://127.0.0.1:{self.httpd.server_port}/tiny_7.npz"
         self.thread = threading.Thread(target=self.httpd.serve_forever, args=(0.01,))
@@ -50,8 +48,7 @@ class Server:
         self.thread.join()
 
     def answer(self, handler):
-        asked = handler.headers.get("Range")
-        self.requests.append(asked)
+        self.requests.append(handler.path)
         if self.status is not None:
             handler.send_error(self.status)
             return
@@ -60,20 +57,11 @@ class Server:
             handler.send_header("Location", self.redirect)
             handler.end_headers()
             return
-        start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and self.ranges else 0
-        if start and start >= len(self.content):
-            handler.send_error(416)
-            return
-        first = max(0, start - self.shift)
-        handler.send_response(206 if start else 200)
-        if start:
-            last = len(self.content) - 1
-            handler.send_header("Content-Range", f"bytes {first}-{last}/{last + 1}")
+        handler.send_response(200)
         if self.declare_length:
-            handler.send_header("Content-Length", str(len(self.content) - first))
+            handler.send_header("Content-Length", str(len(self.content)))
         handler.end_headers()
-        end = first + self.cuts.pop(0) if self.cuts else None
-        handler.wfile.write(self.content[first:end])
+        handler.wfile.write(self.content[: self.cuts.pop(0) if self.cuts else None])
 
 
 @pytest.fixture
@@ -96,74 +84,21 @@ def test_fetch_puts_the_file_into_the_cache(server, tmp_path):
     assert leftovers(path.parent) == {"tiny7.npz"}
     assert library.find("tiny7") == path
     assert library.fetch("tiny7", server.address) == path
-    assert server.requests == [None]  # the second fetch asked for nothing
+    assert len(server.requests) == 1  # the second fetch asked for nothing
 
 
-def test_fetch_resumes_within_a_call(server):
+def test_fetch_tries_again_after_a_broken_connection(server, rule_cache):
     server.cuts = [10_000, 5_000]
     assert library.fetch("tiny7", server.address).read_bytes() == CONTENT
-    assert server.requests == [None, "bytes=10000-", "bytes=15000-"]
+    assert len(server.requests) == 3
+    assert leftovers(rule_cache) == {"tiny7.npz"}
 
 
-def test_fetch_resumes_in_the_next_call(server, rule_cache):
+def test_fetch_gives_up_after_some_broken_connections(server, rule_cache):
     server.cuts = [1_000] * 4
-    with pytest.raises(UserError, match=r"broke off after 4,000 of .* run again to resume"):
+    with pytest.raises(UserError, match=f"broke off after .* of {len(CONTENT):,} bytes, 4 times"):
         library.fetch("tiny7", server.address)
-    assert leftovers(rule_cache) == {"tiny7.npz.part"}
-    assert library.fetch("tiny7", server.address).read_bytes() == CONTENT
-    assert server.requests[-1] == "bytes=4000-"
-    assert leftovers(rule_cache) == {"tiny7.npz"}
-
-
-@pytest.mark.parametrize("declare_length", [True, False])
-def test_fetch_starts_over_where_the_server_ignores_ranges(server, rule_cache, declare_length):
-    server.ranges = False
-    server.declare_length = declare_length
-    server.cuts = [10_000]
-    assert library.fetch("tiny7", server.address).read_bytes() == CONTENT
-    assert server.requests == [None, "bytes=10000-"]
-
-
-@pytest.mark.parametrize("declare_length", [True, False])
-def test_fetch_starts_over_where_the_server_resumes_elsewhere(server, declare_length):
-    server.declare_length = declare_length
-    server.cuts = [10_000]
-    server.shift = 7
-    seen = []
-    path = library.fetch("tiny7", server.address, lambda done, total: seen.append(done))
-    assert path.read_bytes() == CONTENT
-    assert max(seen) == len(CONTENT)  # nothing of the wrong answer was taken
-    assert server.requests == [None, "bytes=10000-", None]
-
-
-@pytest.mark.parametrize(
-    "kept",
-    [
-        b"x" * 500,  # of another file
-        b"x" * len(CONTENT),  # complete, and wrong
-        b"x" * (len(CONTENT) + 1),
-    ],
-    ids=["wrong start", "wrong whole", "too large"],
-)
-def test_fetch_drops_a_bad_part(server, rule_cache, kept):
-    (rule_cache / "tiny7.npz.part").write_bytes(kept)
-    assert library.fetch("tiny7", server.address).read_bytes() == CONTENT
-    assert server.requests[-1] is None
-    assert leftovers(rule_cache) == {"tiny7.npz"}
-
-
-def test_fetch_takes_a_complete_part_without_asking(server, rule_cache):
-    (rule_cache / "tiny7.npz.part").write_bytes(CONTENT)
-    assert library.fetch("tiny7", server.address).read_bytes() == CONTENT
-    assert server.requests == []
-
-
-def test_fetch_drops_a_part_that_the_server_cannot_continue(server, rule_cache):
-    server.content = CONTENT[:100]
-    (rule_cache / "tiny7.npz.part").write_bytes(CONTENT[:200])
-    with pytest.raises(UserError, match=f"a file of 100 bytes; expected {len(CONTENT)}"):
-        library.fetch("tiny7", server.address)
-    assert server.requests == ["bytes=200-", None]
+    assert len(server.requests) == 4
     assert leftovers(rule_cache) == set()
 
 
@@ -174,9 +109,9 @@ def test_fetch_replaces_a_damaged_file(server, rule_cache):
 
 def test_fetch_refuses_a_wrong_hash(server, rule_cache):
     server.content = bytes(len(CONTENT))
-    with pytest.raises(UserError, match=f"holds another file; expected sha256 {SHA256}"):
+    with pytest.raises(UserError, match=f"holds another file; expected .* sha256 {SHA256}"):
         library.fetch("tiny7", server.address)
-    assert server.requests == [None]
+    assert len(server.requests) == 1
     assert leftovers(rule_cache) == set()
 
 
@@ -197,7 +132,7 @@ def test_fetch_reports_what_the_server_answered(server, rule_cache, status):
         library.fetch("tiny7", server.address)
     for text in (server.address, f"answered {status}", str(rule_cache / "tiny7.npz")):
         assert text in str(caught.value)
-    assert server.requests == [None]
+    assert len(server.requests) == 1
 
 
 def test_fetch_offline_says_where_to_put_the_file(rule_cache):
@@ -228,14 +163,12 @@ def test_fetch_refuses_other_schemes(address, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize(
-    ("scheme", "said"), [("file", "answered 302"), ("ftp", "unknown url type: ftp")]
-)
-def test_fetch_follows_no_redirect_to_another_scheme(server, tmp_path, scheme, said):
+@pytest.mark.parametrize("scheme", ["file", "ftp"])
+def test_fetch_follows_no_redirect_to_another_scheme(server, tmp_path, scheme):
     copy = tmp_path / "copy.npz"
     copy.write_bytes(CONTENT)
     server.redirect = f"{scheme}://127.0.0.1{copy}"
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=f"No connection adapters were found for '{scheme}:"):
         library.fetch("tiny7", server.address)
 
 
@@ -256,7 +189,7 @@ def test_two_at_once_download_once(server):
     with ThreadPoolExecutor(4) as pool:
         paths = list(pool.map(lambda _: library.fetch("tiny7", server.address), range(4)))
     assert {path.read_bytes() for path in paths} == {CONTENT}
-    assert server.requests == [None]
+    assert len(server.requests) == 1
 
 
 def test_a_cache_that_cannot_be_created_is_named(monkeypatch, tmp_path, server):

@@ -1,14 +1,8 @@
-"""The download of a file whose size and hash are known, which a broken connection only delays."""
+"""The download of a file whose size and hash are known, by pooch."""
 
-import contextlib
-import dataclasses
-import http.client
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from discorl.runs.files import sha256_of
 from discorl.types import UserError
 
 Progress = Callable[[int, int], None]  # bytes so far, bytes in all
@@ -18,114 +12,77 @@ _TIMEOUT = 30.0  # seconds of silence
 _CHUNK = 1 << 16
 
 
-@dataclasses.dataclass(frozen=True)
-class Download:
-    """One file on its way: `part` grows until it is the one expected."""
+def download(
+    address: str,
+    destination: Path,
+    *,
+    size: int,
+    sha256: str,
+    otherwise: str,
+    progress: Progress | None = None,
+) -> None:
+    """Downloads a file; it appears under its name only once it is complete and correct.
 
-    address: str  # http or https
-    destination: Path
-    size: int  # bytes expected
-    sha256: str  # expected
-    otherwise: str  # what the user can do if it fails
-    progress: Progress | None = None
+    Args:
+        address: http or https.
+        destination: the file to make or replace.
+        size: bytes expected.
+        sha256: expected.
+        otherwise: what the user can do if it fails.
+        progress: called with the bytes so far and in all.
 
-    @property
-    def part(self) -> Path:
-        """What has come so far; it stays if the connection breaks, for a later try to resume."""
-        return self.destination.with_name(f"{self.destination.name}.part")
+    Raises:
+        UserError: the address cannot be reached, breaks off, or holds another file.
+    """
+    import pooch  # here, since a fetch is rare and its import is not free
+    from requests import exceptions
 
-    def run(self) -> None:
-        """Connects until `part` is complete and correct, then puts it in place.
-
-        Raises:
-            UserError: the address cannot be reached, breaks off, or holds another file.
-        """
-        for _ in range(_ATTEMPTS):
-            start = _size(self.part)
-            if start > self.size:
-                self.part.unlink()
-                start = 0
-            if start < self.size:
-                self._connect(start)
-            if _size(self.part) < self.size:
-                continue  # cut, or refused to resume
-            if sha256_of(self.part) == self.sha256:
-                self.part.replace(self.destination)
-                return
-            self.part.unlink()
-            if start == 0:  # so the fault is not in what was kept from before
-                raise self._failure(f"holds another file; expected sha256 {self.sha256}")
-        raise self._failure(
-            f"broke off after {_size(self.part):,} of {self.size:,} bytes, "
-            f"{_ATTEMPTS} times; run again to resume"
-        )
-
-    def _connect(self, start: int) -> None:
-        """Makes one connection, and takes from it what it gives."""
-        headers = {"Range": f"bytes={start}-"} if start else {}
+    meter = _Meter(size, progress)
+    downloader = pooch.HTTPDownloader(progressbar=meter, chunk_size=_CHUNK, timeout=_TIMEOUT)
+    for _ in range(_ATTEMPTS):
+        meter.reset()
         try:
-            request = urllib.request.Request(self.address, headers=headers)
-            response = _opener().open(request, timeout=_TIMEOUT)
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-                self.part.unlink()
-                return
-            raise self._failure(f"answered {error.code} {error.reason}") from error
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            raise self._failure(f"cannot be reached ({reason})") from error
-        except ValueError as error:
-            raise self._failure(f"is not a valid address ({error})") from error
-        with response:
-            self._receive(response, start)
-
-    def _receive(self, response: http.client.HTTPResponse, start: int) -> None:
-        if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-            resumed = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-        else:
-            resumed, start = True, 0  # the server sends everything again
-        length = response.length  # None: the server does not say
-        fits = length is None or start + length == self.size
-        if start and not (resumed and fits):
-            self.part.unlink()
+            pooch.retrieve(
+                address,
+                known_hash=f"sha256:{sha256}",
+                fname=destination.name,
+                path=destination.parent,
+                downloader=downloader,
+            )
+            destination.chmod(0o644)  # pooch's temporary files are private to the user
             return
-        if not fits:
-            raise self._failure(f"holds a file of {length} bytes; expected {self.size}")
-        with self.part.open("ab" if start else "wb") as file:
-            for chunk in _chunks(response):
-                file.write(chunk)
-                if self.progress is not None:
-                    self.progress(file.tell(), self.size)
-                if file.tell() > self.size:
-                    break  # a server that never stops must not fill the disk
-
-    def _failure(self, reason: str) -> UserError:
-        return UserError(f"{self.address} {reason}; or {self.otherwise}")
-
-
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
+        except exceptions.ChunkedEncodingError:  # the only failure that another try may mend
+            reason = f"broke off after {meter.done:,} of {size:,} bytes, {_ATTEMPTS} times"
+            continue
+        except exceptions.HTTPError as error:
+            reason = f"answered {error}"
+        except exceptions.RequestException as error:
+            reason = f"cannot be reached ({error})"
+        except ValueError:
+            reason = f"holds another file; expected {size:,} bytes of sha256 {sha256}"
+        break
+    raise UserError(f"{address} {reason}; or {otherwise}")
 
 
-def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The body as far as it comes; a broken connection simply ends it."""
-    with contextlib.suppress(OSError, http.client.HTTPException):
-        while chunk := response.read(_CHUNK):
-            yield chunk
+class _Meter:
+    """What pooch takes for a progress bar; it also stops an answer that does not end."""
 
+    def __init__(self, size: int, progress: Progress | None) -> None:
+        self.total = 0  # set by pooch
+        self.done = 0
+        self._size, self._progress = size, progress
 
-def _opener() -> urllib.request.OpenerDirector:
-    """An opener for http and https alone: no redirect leads to a local file or to ftp."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.UnknownHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPErrorProcessor,
-    ):
-        opener.add_handler(handler())
-    return opener
+    def update(self, count: int) -> None:
+        """Counts bytes; pooch counts whole chunks, the last one included."""
+        self.done += count
+        if self.done >= self._size + _CHUNK:
+            raise ValueError("the answer is longer than the file")
+        if self._progress is not None:
+            self._progress(min(self.done, self._size), self._size)
+
+    def reset(self) -> None:
+        """Starts over."""
+        self.done = 0
+
+    def close(self) -> None:
+        """Holds nothing."""

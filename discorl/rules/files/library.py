@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from discorl.rules.files import checks, weights
-from discorl.rules.files.download import Download, Progress
+from discorl.rules.files.download import Progress, download
 from discorl.runs import npz
 from discorl.runs.files import (
     cache_root,
@@ -173,8 +173,8 @@ def install(file: Path, name: str, force: bool = False) -> Path:
 def fetch(name: str, address: str | None = None, progress: Progress | None = None) -> Path:
     """Downloads a published rule into the user's cache folder, unless it is there already.
 
-    What a broken connection left is kept and resumed, by this call or the next. Several processes
-    may fetch at once: one downloads, the others wait for it.
+    A download that breaks off is tried again. Several processes may fetch at once: one downloads,
+    the others wait for it.
 
     Args:
         name: a published rule.
@@ -206,7 +206,14 @@ def fetch(name: str, address: str | None = None, progress: Progress | None = Non
         if not _is_intact(destination, rule):  # another process may have brought it
             what = "it" if address == rule.address else rule.address
             by_hand = _by_hand(what, rule, destination)
-            Download(address, destination, rule.size, rule.sha256, by_hand, progress).run()
+            download(
+                address,
+                destination,
+                size=rule.size,
+                sha256=rule.sha256,
+                otherwise=by_hand,
+                progress=progress,
+            )
     return destination
 
 
