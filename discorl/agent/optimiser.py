@@ -134,7 +134,7 @@ class Optimisation:
         return optax.GradientTransformation(init, update)
 
 
-def with_learning_rate(state: PyTree, learning_rate: float) -> PyTree:
+def with_learning_rate(state: PyTree, learning_rate: float | Array) -> PyTree:
     """A state, of whatever holds an optimiser with its rate in the state, with another rate."""
 
     def change(node: PyTree) -> PyTree:

@@ -54,9 +54,10 @@ def add(state: ReplayState, trajectory: Trajectory) -> ReplayState:
     slots = (state.position + jnp.arange(count)) % capacity
 
     def write(stored: Array, new: Array) -> Array:
-        return stored.at[slots].set(
-            jnp.swapaxes(new, 0, 1), mode="promise_in_bounds", unique_indices=True
-        )
+        new = jnp.swapaxes(new, 0, 1)
+        if capacity % count == 0:  # no rollout is split by the end of the ring: one copy will do
+            return jax.lax.dynamic_update_slice_in_dim(stored, new, state.position, axis=0)
+        return stored.at[slots].set(new, mode="promise_in_bounds", unique_indices=True)
 
     return ReplayState(
         storage=jax.tree.map(write, state.storage, trajectory),

@@ -1,0 +1,296 @@
+"""Evolution of a rule's parameters over whole lives.
+
+Evolution strategies (Rechenberg 1973; Salimans et al. 2017, arXiv:1703.03864) with antithetic
+pairs: two agents with opposite perturbations of the rule live on the same task, from the same key
+and for as long. The difference of what they earn, times the perturbation, estimates the gradient of
+what the rule is worth over a life. Unlike the gradient through a window of updates, it is unbiased.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.discovery.lives import Lives, Record
+from discorl.types import Array, Key, Params, PyTree, UserError
+
+LEAST_SCORE, MOST_SCORE = -0.25, 1.1  # beyond, a life tells nothing more
+GOLDEN = 0.6180339887498949
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a rule evolves."""
+
+    generations: int = 400
+    """Generations of the whole run, over which noise and steps are laid out."""
+    noise: float = 0.25
+    """Standard deviation of the perturbations."""
+    step: float = 0.12
+    """Root mean square of the movement in one generation."""
+    momentum: float = 0.9
+    """Decay of the moving average of gradients."""
+    cooldown: float = 0.3
+    """Share of the generations, at their end, in which steps decay; noise decays half as far."""
+    least_decay: float = 0.1
+    """What steps decay to, as a share."""
+    shortest: int = 150
+    """Updates of the shortest lives."""
+    longest: int = 1200
+    """Updates of the longest lives; lengths are spread evenly on a logarithmic scale."""
+    learning_rate: float = 1e-2
+    """Learning rate of the agents, before the rule's own multiplier."""
+    end_weight: float = 0.6
+    """Weight of the end of a life in its score; the area under its curve has the rest."""
+    end_share: float = 0.25
+    """Share of a life that counts as its end."""
+    most_difference: float = 1.0
+    """Clip of the difference between the lives of a pair."""
+    scales: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Scale of perturbations and steps by the name of a part of `eta`, the first in its path; 1
+    where nothing is said, and 0 for parts that stay as they are."""
+    rank: int = 0
+    """Rank of the perturbations of matrices; 0: full."""
+    averaging: float = 4.0
+    """How strongly the average of the iterates prefers the latest: their weights grow with the
+    generation to this power."""
+
+    def __post_init__(self) -> None:
+        for name in ("generations", "shortest"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.longest < self.shortest:
+            raise UserError(f"longest is {self.longest}; expected at least {self.shortest}")
+        for name in ("noise", "step", "most_difference"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} is {getattr(self, name)}; expected a positive number")
+        for name in ("momentum", "cooldown", "least_decay", "end_weight", "end_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} is {getattr(self, name)}; expected a number from 0 to 1")
+
+    def length(self, place: float) -> int:
+        """Updates of a life at a place from 0 to 1 between the shortest and the longest."""
+        return round(self.shortest * (self.longest / self.shortest) ** place)
+
+    def decay(self, generation: int) -> float:
+        """Share of the step that is left."""
+        left = 1 - generation / self.generations
+        return min(1.0, max(self.least_decay, left / max(self.cooldown, 1e-9)))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class EvolutionState:
+    """All that an evolution depends on from one generation to the next."""
+
+    eta: Params  # the parameters around which the next generation lives
+    average: Params  # of the iterates: what is best kept
+    momentum: Params  # moving average of the gradients
+    size: Array  # [], moving average of their root mean square
+    spreads: Array  # [slots], moving averages of the standard deviation of differences
+    generation: Array  # [] int32, generations so far
+    key: Key
+
+
+class Evolution:
+    """Evolves a rule over groups of lives.
+
+    Every group is a family, and holds `size / 2` pairs; a family that comes twice has twice as
+    many. Families count equally, however many groups they have and however large their differences.
+    """
+
+    def __init__(self, groups: Sequence[Lives], settings: Settings) -> None:
+        for lives in groups:
+            if lives.size % 2:
+                raise UserError(f"{lives.size} lives are no pairs; expected an even number")
+        self.groups, self.settings = list(groups), settings
+        families = [lives.family for lives in groups]
+        shares = np.array([1 / families.count(family) for family in families])
+        self._weights = shares / shares.sum()
+        self._perturb = jax.jit(self._perturb_of, static_argnums=0)
+        self._gradient = jax.jit(self._gradient_of)
+        self._move = jax.jit(self._moved)
+
+    def init(self, eta: Params, key: Key) -> EvolutionState:
+        """The state before the first generation."""
+        eta = jax.tree.map(jnp.asarray, eta)
+        return EvolutionState(
+            eta=eta,
+            average=eta,
+            momentum=jax.tree.map(jnp.zeros_like, eta),
+            size=jnp.zeros(()),
+            spreads=jnp.full(len(self.groups), jnp.nan),
+            generation=jnp.int32(0),
+            key=key,
+        )
+
+    def step(self, state: EvolutionState) -> tuple[EvolutionState, dict[str, float]]:
+        """One generation: every group lives, and the parameters move.
+
+        Returns:
+            the new state; metrics.
+        """
+        settings, generation = self.settings, int(state.generation)
+        decay = settings.decay(generation)
+        spreads = np.array(state.spreads)
+        metrics: dict[str, float] = {}
+        halves = []
+        for i, lives in enumerate(self.groups):
+            key = jax.random.fold_in(jax.random.fold_in(state.key, generation), i)
+            length = settings.length((i / len(self.groups) + GOLDEN * generation) % 1.0)
+            size = settings.noise * (0.5 + 0.5 * decay)
+            noise, scores = self._generation(lives, state.eta, key, size, length)
+            difference = np.clip(
+                scores[0] - scores[1], -settings.most_difference, settings.most_difference
+            )
+            spreads[i] = _average(spreads[i], float(difference.std()))
+            advantage = self._weights[i] * difference / (spreads[i] + 0.1)
+            halves.append(self._gradient(noise, jnp.asarray(advantage, jnp.float32)))
+            metrics |= {
+                f"score/{i}": float(scores.mean()),
+                f"length/{i}": length,
+                f"spread/{i}": float(spreads[i]),
+            }
+        first, second = (
+            functools.reduce(lambda x, y: jax.tree.map(jnp.add, x, y), half)
+            for half in zip(*halves, strict=True)
+        )
+        rates = jnp.float32(decay * settings.step), jnp.float32(generation + 1)
+        state, moved = self._move(state, first, second, *rates)
+        state = dataclasses.replace(state, spreads=jnp.asarray(spreads, jnp.float32))
+        return state, metrics | {name: float(x) for name, x in moved.items()}
+
+    def _generation(
+        self, lives: Lives, eta: Params, key: Key, noise: float, length: int
+    ) -> tuple[Params, np.ndarray]:
+        """Perturbations, leaves [P, ...], and the scores of both lives of each pair, [2, P]."""
+        pairs = lives.size // 2
+        noise_key, task_key, life_key = jax.random.split(key, 3)
+        perturbations, etas = self._perturb(pairs, eta, noise_key, jnp.float32(noise))
+        tasks = _twice(lives.tasks(task_key, pairs, "train"))
+        keys = _twice(jax.random.split(life_key, pairs))
+        record = lives.run(etas, tasks, keys, self.settings.learning_rate, length)
+        return perturbations, self.score(lives, tasks, record).reshape(2, pairs)
+
+    def score(self, lives: Lives, tasks: PyTree, record: Record) -> np.ndarray:
+        """What lives were worth, [L]."""
+        settings = self.settings
+        parts = record.end(settings.end_share), record.area()
+        # A life in which nothing ends has earned nothing that is known of.
+        end, area = (np.nan_to_num(lives.normalise(tasks, part)) for part in parts)
+        worth = (np.clip(part, LEAST_SCORE, MOST_SCORE) for part in (end, area))
+        return np.sum([w * x for w, x in zip(self._worths, worth, strict=True)], axis=0)
+
+    @property
+    def _worths(self) -> tuple[float, float]:
+        return self.settings.end_weight, 1 - self.settings.end_weight
+
+    # --- pure functions ---------------------------------------------------------------------------
+
+    def _scale(self, path: tuple) -> float:
+        name = str(getattr(path[0], "key", path[0])) if path else ""
+        return self.settings.scales.get(name, 1.0)
+
+    def _perturb_of(self, pairs: int, eta: Params, key: Key, noise: Array) -> tuple[Params, Params]:
+        """Standard perturbations, leaves [P, ...], and perturbed parameters, leaves [2 P, ...]."""
+        leaves, tree = jax.tree.flatten(eta)
+        keys = jax.tree.unflatten(tree, list(jax.random.split(key, len(leaves))))
+        draw = functools.partial(_draw, pairs=pairs, rank=self.settings.rank)
+        drawn = jax.tree.map(draw, keys, eta)
+
+        def around(path: tuple, centre: Array, perturbation: Array) -> Array:
+            moved = noise * self._scale(path) * perturbation
+            return jnp.concatenate([centre + moved, centre - moved])
+
+        return drawn, jax.tree_util.tree_map_with_path(around, eta, drawn)
+
+    def _gradient_of(self, perturbations: Params, advantage: Array) -> tuple[Params, Params]:
+        """Estimates from either half of the pairs, to be averaged.
+
+        Args:
+            perturbations: leaves [P, ...].
+            advantage: of the first life of each pair over the second, [P].
+        """
+        half = advantage.shape[0] // 2
+
+        def estimate(part: slice) -> Params:
+            return jax.tree.map(
+                lambda x: jnp.tensordot(advantage[part], x[part], 1) / max(1, half), perturbations
+            )
+
+        return estimate(slice(None, half)), estimate(slice(half, None))
+
+    def _moved(
+        self, state: EvolutionState, first: Params, second: Params, step: Array, count: Array
+    ) -> tuple[EvolutionState, dict[str, Array]]:
+        """Moves the parameters along the average of two estimates of the gradient."""
+        beta = self.settings.momentum
+
+        def active(path: tuple, x: Array) -> Array:
+            return x if self._scale(path) else jnp.zeros_like(x)
+
+        first, second = (jax.tree_util.tree_map_with_path(active, part) for part in (first, second))
+        gradient = jax.tree.map(lambda x, y: (x + y) / 2, first, second)
+        momentum = jax.tree.map(lambda m, g: beta * m + (1 - beta) * g, state.momentum, gradient)
+        size = beta * state.size + (1 - beta) * self._rms(gradient)
+        # Momentum and size are biased alike while they are young.
+        eta = jax.tree_util.tree_map_with_path(
+            lambda path, x, m: x + step * self._scale(path) * m / (size + 1e-12),
+            state.eta,
+            momentum,
+        )
+        share = (1 + self.settings.averaging) / (count + self.settings.averaging)
+        average = jax.tree.map(lambda x, y: x + share * (y - x), state.average, eta)
+        metrics = {
+            "agreement": _cosine(first, second),
+            "momentum": self._rms(momentum) / (size + 1e-12),
+            "moved": _norm(jax.tree.map(jnp.subtract, eta, state.eta)),
+        }
+        moved = dataclasses.replace(
+            state,
+            eta=eta,
+            average=average,
+            momentum=momentum,
+            size=size,
+            generation=state.generation + 1,
+        )
+        return moved, metrics
+
+    def _rms(self, gradient: Params) -> Array:
+        """Root mean square over the parts that evolve."""
+        sizes = jax.tree_util.tree_map_with_path(
+            lambda path, x: x.size if self._scale(path) else 0, gradient
+        )
+        return _norm(gradient) / np.sqrt(max(1, sum(jax.tree.leaves(sizes))))
+
+
+def _average(before: float, value: float, decay: float = 0.9) -> float:
+    return value if np.isnan(before) else decay * before + (1 - decay) * value
+
+
+def _draw(key: Key, leaf: Array, *, pairs: int, rank: int) -> Array:
+    """Perturbations with unit variance, [pairs, *shape]; of low rank where that is less."""
+    if rank == 0 or leaf.ndim != 2 or min(leaf.shape) <= rank:
+        return jax.random.normal(key, (pairs, *leaf.shape))
+    keys = jax.random.split(key)
+    left, right = (
+        jax.random.normal(k, (pairs, side, rank)) for k, side in zip(keys, leaf.shape, strict=True)
+    )
+    return jnp.einsum("pir,pjr->pij", left, right) / np.sqrt(rank)
+
+
+def _twice(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: jnp.concatenate([x, x]), tree)
+
+
+def _norm(tree: Params) -> Array:
+    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)))
+
+
+def _cosine(first: Params, second: Params) -> Array:
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    product = sum(jnp.sum(x * y) for x, y in pairs)
+    return product / (_norm(first) * _norm(second) + 1e-12)

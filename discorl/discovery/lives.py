@@ -1,0 +1,182 @@
+"""Whole lives of many agents at once, as one compiled program per family and agent.
+
+A life is a training run from scratch: a rule's parameters, a member of the family, a random key, a
+learning rate and a number of updates decide what an agent earns in it. All of these are data. So
+one program serves evolution, validation, sweeps and tests, with discovered and hand-made rules.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.agent.learner import Learner
+from discorl.agent.optimiser import Optimisation, with_learning_rate
+from discorl.envs.families import Family, Split
+from discorl.rules.base import Rule
+from discorl.training.assembly import network_of
+from discorl.training.config import Config
+from discorl.training.trainer import Trainer, TrainState
+from discorl.types import Array, Key, Params, PyTree, UserError
+
+BINS = 20  # parts of equal length in which the returns of a life are reported
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What agents earned in each part of their lives."""
+
+    return_sum: np.ndarray  # [L, BINS], over the episodes that ended in it
+    episodes: np.ndarray  # [L, BINS], how many there were
+
+    def end(self, share: float) -> np.ndarray:
+        """Mean return per episode in the last share of each life, [L]; NaN if none ended there."""
+        first = BINS - max(1, round(share * BINS))
+        return _divide(self.return_sum[:, first:].sum(1), self.episodes[:, first:].sum(1))
+
+    def area(self) -> np.ndarray:
+        """Mean over the parts of each life of the return per episode, [L].
+
+        Parts without an end of an episode are left out; NaN if there are no others.
+        """
+        means = _divide(self.return_sum, self.episodes)
+        known = np.isfinite(means)
+        return _divide(np.where(known, means, 0).sum(1), known.sum(1))
+
+
+def _learner(agent: Config, family: Family, rule: Rule) -> Learner:
+    """A learner with a constant learning rate, which is data."""
+    optimisation = Optimisation(
+        weight_decay=agent.weight_decay,
+        max_abs_update=agent.max_abs_update,
+        max_gradient_norm=agent.max_gradient_norm,
+        adam_epsilon=agent.adam_epsilon,
+    )
+    rule = dataclasses.replace(rule, discount=agent.discount)
+    network = network_of(agent, rule.outputs(family.num_actions), family.observation)
+    return Learner(rule, network, optimisation.optimizer(rate_in_state=True), family.num_actions)
+
+
+def _rows(tree: PyTree, chosen: np.ndarray) -> PyTree:
+    return jax.tree.map(lambda x: x[chosen], tree)
+
+
+def _divide(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    return np.where(count > 0, total / np.maximum(count, 1), math.nan)
+
+
+class Lives:
+    """Trains agents from scratch in members of one family.
+
+    Example:
+        lives = Lives(family, config, rule, size=32)
+        tasks = lives.tasks(key, 100, "train")
+        keys = jax.random.split(another_key, 100)
+        record = lives.run(lives.repeat(eta, 100), tasks, keys, 1e-2, updates=300)
+    """
+
+    def __init__(self, family: Family, agent: Config, rule: Rule, *, size: int) -> None:
+        """Prepares the program; the first run compiles it.
+
+        Args:
+            family: whose members the agents live in.
+            agent: sizes and optimiser of the agents.
+            rule: that they learn by.
+            size: lives that are lived side by side.
+        """
+        if size < 1:
+            raise UserError(f"size is {size}; expected at least 1")
+        self.family, self.size = family, size
+        self._agent = agent
+        self._learner = _learner(agent, family, rule)
+        self._program = jax.jit(self._live)
+        self._sample = jax.jit(jax.vmap(family.sample, in_axes=(0, None)), static_argnums=1)
+        self._reference = jax.jit(jax.vmap(family.reference))
+
+    def tasks(self, key: Key, count: int, split: Split) -> PyTree:
+        """Draws members: leaves [count, ...]."""
+        return self._sample(jax.random.split(key, count), split)
+
+    def repeat(self, eta: Params, count: int) -> Params:
+        """The same parameters for so many lives: leaves [count, ...]."""
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), eta)
+
+    def run(
+        self,
+        etas: Params,
+        tasks: PyTree,
+        keys: Key,
+        learning_rates: Array | float,
+        updates: int,
+    ) -> Record:
+        """Lets agents live.
+
+        Args:
+            etas: the rule's parameters of each life, leaves [L, ...].
+            tasks: parameters of the members, leaves [L, ...].
+            keys: random keys, [L].
+            learning_rates: [L], or one for all.
+            updates: of every life.
+
+        Returns:
+            what they earned.
+        """
+        count = keys.shape[0]
+        rates = jnp.broadcast_to(jnp.asarray(learning_rates, jnp.float32), (count,))
+        parts = []
+        for first in range(0, count, self.size):
+            # The last lives of all fill up the last call.
+            chosen = np.minimum(np.arange(first, first + self.size), count - 1)
+            arguments = _rows((etas, tasks, keys, rates), chosen)
+            parts.append(jax.device_get(self._program(*arguments, jnp.int32(updates))))
+        sums, counts = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
+        return Record(sums, counts)
+
+    def normalise(self, tasks: PyTree, returns: np.ndarray) -> np.ndarray:
+        """Returns as scores: 0 for random and 1 for optimal play, [L]."""
+        reference = jax.device_get(self._reference(tasks))
+        return (returns - reference.random) / (reference.optimal - reference.random)
+
+    def _live(
+        self, etas: Params, tasks: PyTree, keys: Key, rates: Array, updates: Array
+    ) -> tuple[Array, Array]:
+        """Sums of returns and numbers of episodes, [size, BINS] each."""
+
+        def begin(task: PyTree, key: Key, rate: Array) -> TrainState:
+            return with_learning_rate(self._trainer(task).init(key, updates), rate)
+
+        def update(eta: Params, task: PyTree, state: TrainState) -> tuple[TrainState, Array, Array]:
+            state, metrics = self._trainer(task).update(state, eta)
+            count = metrics["episodes"]
+            total = jnp.where(count > 0, metrics["return"] * count, 0)
+            return state, total, count
+
+        def body(i: Array, carry: tuple[TrainState, Array, Array]) -> tuple:
+            state, totals, counts = carry
+            state, total, count = jax.vmap(update, (0, 0, axes), (axes, 0, 0))(etas, tasks, state)
+            part = i * BINS // updates
+            return state, totals.at[part].add(total), counts.at[part].add(count)
+
+        axes = self._axes(tasks)
+        state = jax.vmap(begin, out_axes=axes)(tasks, keys, rates)
+        empty = jnp.zeros((BINS, self.size))
+        carry = jax.lax.fori_loop(0, updates, body, (state, empty, empty))
+        return carry[1].T, carry[2].T
+
+    def _trainer(self, task: PyTree) -> Trainer:
+        return Trainer(self._agent, self.family.environment(task), self._learner)
+
+    def _axes(self, tasks: PyTree) -> PyTree:
+        """The axis of the lives in every leaf of a state; None for what all lives share.
+
+        All write into replay at the same place, which turns a scatter into a copy.
+        """
+        task = jax.tree.map(lambda x: x[0], tasks)
+        state = jax.eval_shape(self._trainer(task).init, jax.random.key(0))
+        axes = jax.tree.map(lambda _: 0, state)
+        if axes.replay is not None:
+            replay = dataclasses.replace(axes.replay, position=None, size=None)
+            axes = dataclasses.replace(axes, replay=replay)
+        return axes

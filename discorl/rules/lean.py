@@ -1,0 +1,332 @@
+"""The lean rule: Muesli's update with learned coefficients and a small residual network.
+
+It asks little of an agent, logits and scalar action values, and costs little more than a hand-made
+rule. Untrained, it is Muesli without the model: discovery begins at the best rule made by hand.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from discorl.rules import returns
+from discorl.rules.base import PLAIN, Rule
+from discorl.rules.returns import Moments
+from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, Trajectory
+
+# Every coefficient is its hand-made value times exp(gain * row @ features). A gain makes equal
+# changes of the rows matter about equally.
+GAINS: Mapping[str, float] = {
+    "prior": 0.1,  # power of the prior in the improved policy; below one, it forgets
+    "clip": 1.0,  # bound of the normalised action values
+    "improvement": 1.0,  # weight of the action values in the improved policy
+    "advantage": 1.0,  # weight of the policy gradient
+    "policy_cost": 1.0,
+    "q_cost": 1.0,
+    "trace": 2.0,  # 1 - lambda
+    "discount": 2.0,  # 1 - gamma
+    "learning_rate": 1.0,
+}
+FEATURES = ("one", "life", "cooldown", "length", "sigma")  # that the coefficients depend on
+NUM_INPUTS = 18  # of the residual network, per action
+# Of the residual network: changes of the improved policy's logits, of the return in units of sigma,
+# and of the log-weight of the policy gradient. A bonus to returns adds up over an episode.
+OUTPUT_GAINS = (1.0, 0.2, 1.0)
+
+# Lives of the lengths seen in discovery span -1..1. Longer ones count as somewhat longer only.
+_MIDDLE_LENGTH, _LENGTH_RATIO, _MOST_LENGTH = 450.0, 2.25, 1.5
+_COOLDOWN = 0.75  # share of the life after which the rule may prepare for its end
+_UNKNOWN_SIGMA = 0.1  # before the first update
+_LEAST_LOG = -7.0  # log-probabilities below say no more
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LeanState:
+    """What the rule keeps over one agent's lifetime."""
+
+    moments: Moments  # of the advantage
+    updates: Array  # [] int32, made so far
+    lifetime: Array  # [] int32, updates that the agent will make
+
+
+@dataclasses.dataclass(frozen=True)
+class _Values:
+    """Values along a trajectory, constant with respect to the agent."""
+
+    q: Array  # [A, T, B], of the target network
+    v: Array  # [T, B]
+    returns: Array  # [T, B], G_t
+    advantage: Array  # [T, B], G_t - v_t
+    one_step: Array  # [T, B], r_t + gamma v_{t+1} - v_t
+    td: Array  # [T, B], G_t minus the online network's value of the action taken
+    disagreement: Array  # [A, T, B], online minus target network
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lean(Rule):
+    """Muesli's own loss (Hessel et al. 2021, arXiv:2104.06159), with everything in it adjustable.
+
+    With the target network's policy as the prior and its action values Q, V the prior's value, G_t
+    its Retrace return and sigma^2 the moving average of (G_t - V_t)^2, the targets are
+
+        pi_CMPO(a) ~ prior(a)^prior exp(improvement clip((Q(a) - V) / sigma, -clip, clip) + o_1(a))
+        pi_hat(a) = pi_CMPO(a) + w_t (1[a = a_t] - pi(a))
+        w_t = advantage exp(o_3(a_t)) min(1, pi/mu) (G_t - V_t) / sigma
+        q_hat = G_t + sigma o_2(a_t)
+
+    and the loss is
+
+        - policy_cost sum_a pi_hat(a) log pi(a|s_t) + q_cost 1/2 (h(Q(s_t, a_t)) - h(q_hat))^2
+
+    `pi_hat` sums to one but may be negative: it is a gradient in the shape of a target. The words
+    in the formulas, 1 - lambda, 1 - gamma and the learning rate are coefficients: each depends on
+    the share of life used, the length of the life and sigma. The outputs o of the residual network
+    are zero in a new rule.
+    """
+
+    name: ClassVar[str] = "lean"
+    recipe: ClassVar[Mapping[str, Any]] = {**PLAIN, "max_gradient_norm": 1.0}
+    target_decay: ClassVar[float | None] = 0.9
+
+    lambda_: float = 0.95  # decay of the traces, before the coefficients
+    clip: float = 1.0  # of the normalised action values, before the coefficients
+    hidden: int = 16  # units of the residual network
+    residual_cost: float = 0.01  # of the network's outputs, in discovery by meta-gradients
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(0 <= self.lambda_ <= 1, "lambda_", "from 0 to 1")
+        self._require(self.clip > 0, "clip", "a positive number")
+        self._require(self.hidden >= 1, "hidden", "at least 1")
+
+    def outputs(self, num_actions: int) -> OutputSpec:
+        """A policy and squashed action values."""
+        return OutputSpec(num_actions, state={"logits": (num_actions,), "q": (num_actions,)})
+
+    def init_params(self, key: Key) -> Params:
+        """Muesli, with random features ready for the residual network."""
+        return {
+            "coefficients": jnp.zeros((len(GAINS), len(FEATURES))),
+            "hidden": jax.random.normal(key, (NUM_INPUTS, self.hidden)) * 1.5 / NUM_INPUTS**0.5,
+            "output": jnp.zeros((NUM_INPUTS + self.hidden, len(OUTPUT_GAINS))),
+        }
+
+    def init_state(self, lifetime: Array) -> LeanState:
+        """No moments, no updates."""
+        return LeanState(returns.init_moments(), jnp.zeros((), jnp.int32), lifetime)
+
+    def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
+        """Values as they are."""
+        del eta
+        return returns.unsquash(output) if name == "q" else output
+
+    def step_size(self, eta: Params, state: LeanState) -> Array:
+        """Multiplier of the learning rate, []."""
+        return self.coefficients(eta, state)["learning_rate"]
+
+    def coefficients(self, eta: Params, state: LeanState) -> dict[str, Array]:
+        """Multipliers of the hand-made coefficients at a moment of an agent's life, each []."""
+        features = self._features(state)
+        dtype = eta["coefficients"].dtype
+        gains = jnp.array(list(GAINS.values()), dtype)
+        rows = jnp.exp(gains * (eta["coefficients"] @ jnp.stack(list(features.values()))))
+        return dict(zip(GAINS, rows, strict=True))
+
+    def _features(self, state: LeanState) -> dict[str, Array]:
+        """What coefficients depend on, by `FEATURES`; about -1/2..1/2 each."""
+        moments = state.moments
+        dtype = moments.moment2.dtype
+        lifetime = jnp.maximum(state.lifetime, 1).astype(dtype)
+        life = jnp.minimum(state.updates / lifetime, 1).astype(dtype)
+        length = jnp.log(lifetime / _MIDDLE_LENGTH) / math.log(_LENGTH_RATIO)
+        known = moments.decay_product < 1
+        sigma = jnp.where(known, _sigma(moments, known), _UNKNOWN_SIGMA)
+        values = (
+            jnp.ones((), dtype),
+            life - 0.5,
+            jnp.maximum(0, life - _COOLDOWN) / (1 - _COOLDOWN),
+            0.5 * jnp.clip(length, -_MOST_LENGTH, _MOST_LENGTH),
+            0.5 * jnp.tanh(jnp.log10(sigma + 1e-6) + 1.5),
+        )
+        return dict(zip(FEATURES, values, strict=True))
+
+    def targets(
+        self,
+        eta: Params,
+        state: LeanState,
+        trajectory: Trajectory,
+        online: Outputs,
+        target: Outputs,
+    ) -> tuple[dict[str, Array], LeanState, Metrics]:
+        """Pseudo-targets of the policy and of the action value; see `Rule.targets`.
+
+        Within, actions come first: sums over a handful of actions are then sums of long rows.
+
+        Values are constant with respect to the agent. Policies are not, so that discovery
+        differentiates the policy gradient as it would a loss.
+
+        Returns:
+            {"pi": pi_hat, [T, B, A]; "q": q_hat, [T, B]; "policy_cost" and "q_cost", [T, B];
+            "residual": outputs of the network, [3, A, T, B]}; the state; metrics.
+        """
+        coefficients = self.coefficients(eta, state)
+        online, target = _actions_first(online), _actions_first(target)
+        log_mu = jax.nn.log_softmax(jnp.moveaxis(trajectory.behaviour_logits, -1, 0), axis=0)
+        taken = jax.nn.one_hot(trajectory.action, log_mu.shape[0], axis=0, dtype=log_mu.dtype)
+        values = self._values(
+            coefficients, trajectory, taken, log_mu, *jax.lax.stop_gradient((online, target))
+        )
+        weight = trajectory.learnable(values.v.dtype)
+        moments = returns.update_moments(state.moments, values.advantage, weight)
+        sigma = _sigma(moments, True)
+        log_pi = jax.nn.log_softmax(online["logits"][:, :-1], axis=0)
+        log_prior = jax.nn.log_softmax(target["logits"][:, :-1], axis=0)
+        log_rho = jnp.sum(taken * (log_pi - log_mu), axis=0)
+        inputs = _inputs(self._features(state), values, sigma, log_pi, log_prior, taken, log_rho)
+        residual = _network(eta, inputs)
+        q_bonus, log_emphasis = jnp.sum(taken * residual[1:], axis=1)
+        clip = self.clip * coefficients["clip"]
+        improved = jax.nn.softmax(
+            coefficients["prior"] * log_prior
+            + coefficients["improvement"] * jnp.clip((values.q - values.v) / sigma, -clip, clip)
+            + residual[0],
+            axis=0,
+        )
+        emphasis = coefficients["advantage"] * jnp.exp(jnp.clip(log_emphasis, -3, 3))
+        rho = jax.lax.stop_gradient(jnp.exp(log_rho))
+        step = emphasis * jnp.minimum(1, rho) * values.advantage / sigma
+        targets = {
+            "pi": jnp.moveaxis(improved + step * (taken - jnp.exp(log_pi)), 0, -1),
+            "q": values.returns + sigma * q_bonus,
+            "policy_cost": jnp.broadcast_to(coefficients["policy_cost"], weight.shape),
+            "q_cost": jnp.broadcast_to(coefficients["q_cost"], weight.shape),
+            "residual": residual,
+        }
+        metrics = {
+            "value": returns.weighted_mean(values.v, weight),
+            "advantage_size": returns.weighted_mean(jnp.abs(values.advantage), weight),
+            "importance_ratio": returns.weighted_mean(rho, weight),
+        }
+        return targets, LeanState(moments, state.updates + 1, state.lifetime), metrics
+
+    def _values(
+        self,
+        coefficients: Mapping[str, Array],
+        trajectory: Trajectory,
+        taken: Array,
+        log_mu: Array,
+        online: Outputs,
+        target: Outputs,
+    ) -> _Values:
+        q, log_prior = target["q"], jax.nn.log_softmax(target["logits"], axis=0)
+        v = jnp.sum(jnp.exp(log_prior) * q, axis=0)
+        discount = jnp.clip(1 - (1 - self.discount) * coefficients["discount"], 0, 1)
+        lambda_ = jnp.clip(1 - (1 - self.lambda_) * coefficients["trace"], 0, 1)
+        discount_t = discount * (1 - trajectory.terminated.astype(v.dtype))
+        ratio_t = jnp.exp(jnp.sum(taken * (log_prior[:, :-1] - log_mu), axis=0))
+        reward_t = trajectory.reward.astype(v.dtype)
+        returns_t = returns.retrace(
+            reward_t,
+            discount_t,
+            v[1:],
+            jnp.roll(jnp.sum(taken * q[:, :-1], axis=0), -1, axis=0),
+            jnp.roll(lambda_ * jnp.minimum(1, ratio_t), -1, axis=0),
+            trajectory.cut(),
+        )
+        return _Values(
+            q=q[:, :-1],
+            v=v[:-1],
+            returns=returns_t,
+            advantage=returns_t - v[:-1],
+            one_step=reward_t + discount_t * v[1:] - v[:-1],
+            td=returns_t - jnp.sum(taken * online["q"][:, :-1], axis=0),
+            disagreement=(online["q"] - q)[:, :-1],
+        )
+
+    def loss(
+        self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory
+    ) -> dict[str, Array]:
+        """Terms "policy" and "q", as above; see `Rule.loss`."""
+        log_pi_t = jax.nn.log_softmax(outputs["logits"][:-1])
+        taken = jax.nn.one_hot(trajectory.action, log_pi_t.shape[-1], dtype=log_pi_t.dtype)
+        q_t = jnp.sum(taken * outputs["q"][:-1], axis=-1)
+        error_t = q_t - returns.squash(targets["q"])
+        return {
+            "policy": -targets["policy_cost"] * jnp.sum(targets["pi"] * log_pi_t, axis=-1),
+            "q": targets["q_cost"] * 0.5 * jnp.square(error_t),
+        }
+
+    def penalty(
+        self,
+        targets: dict[str, Array],
+        trajectory: Trajectory,
+        online: Outputs,
+        target: Outputs,
+    ) -> Array:
+        """Mean square of the residual network's outputs, weighted; see `Rule.penalty`."""
+        del online, target
+        square = jnp.mean(jnp.square(targets["residual"]), axis=(0, 1))
+        return self.residual_cost * returns.weighted_mean(
+            square, trajectory.learnable(square.dtype)
+        )
+
+
+def _sigma(moments: Moments, known: Array | bool) -> Array:
+    """Size of the advantages; the denominator is safe where nothing is `known`."""
+    missing = jnp.where(known, moments.decay_product, 0)
+    return jnp.sqrt(moments.moment2 / (1 - missing) + 1e-12)
+
+
+def _actions_first(outputs: Outputs) -> Outputs:
+    """[T+1, B, A] -> [A, T+1, B]."""
+    return {name: jnp.moveaxis(x, -1, 0) for name, x in outputs.items()}
+
+
+def _inputs(
+    features: Mapping[str, Array],
+    values: _Values,
+    sigma: Array,
+    log_pi: Array,
+    log_prior: Array,
+    taken: Array,
+    log_rho: Array,
+) -> Array:
+    """What the residual network reads of each action: [NUM_INPUTS, A, T, B]."""
+    normalised_q = (values.q - values.v) / sigma
+    advantage = jnp.tanh(values.advantage / sigma)
+    pi = jnp.exp(log_pi)
+    entropy = -jnp.sum(pi * log_pi, axis=0) / math.log(max(2, pi.shape[0]))
+    inputs = (
+        jnp.ones_like(pi),
+        pi,
+        jnp.maximum(log_pi, _LEAST_LOG) * (2 / -_LEAST_LOG),
+        jnp.maximum(log_prior, _LEAST_LOG) * (2 / -_LEAST_LOG),
+        taken,
+        values.q >= jnp.max(values.q, axis=0),
+        jnp.tanh(normalised_q),
+        jnp.tanh(0.3 * normalised_q),
+        jnp.tanh(values.disagreement / sigma),
+        advantage,
+        advantage * taken,
+        jnp.tanh(values.one_step / sigma) * taken,
+        jnp.tanh(values.td / sigma) * taken,
+        entropy,
+        jnp.clip(log_rho, -3, 3) / 3,
+        2 * features["life"],
+        2 * features["length"],
+        2 * features["sigma"],
+    )
+    return jnp.stack([jnp.broadcast_to(x, pi.shape).astype(pi.dtype) for x in inputs])
+
+
+def _network(eta: Params, inputs: Array) -> Array:
+    """One hidden layer, with the inputs passed on beside it: [3, A, T, B]."""
+    rows = inputs.reshape(NUM_INPUTS, -1)
+    hidden = jnp.tanh(eta["hidden"].T @ rows)
+    weights = eta["output"] * jnp.array(OUTPUT_GAINS, rows.dtype)
+    outputs = weights.T @ jnp.concatenate([rows, hidden])
+    return outputs.reshape(-1, *inputs.shape[1:])

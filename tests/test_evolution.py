@@ -1,0 +1,166 @@
+"""Evolution over lives, of which the worth is known."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from discorl.discovery.evolution import Evolution, Settings
+from discorl.discovery.lives import BINS, Record
+from discorl.types import UserError
+
+OPTIMUM = {"a": np.array([0.5, -0.3]), "b": np.array([[0.2, 0.4], [-0.4, 0.1]])}
+START = jax.tree.map(np.zeros_like, OPTIMUM)
+
+
+@dataclasses.dataclass
+class Quadratic:
+    """Lives that earn less the further the parameters are from an optimum, times the task."""
+
+    size: int = 16
+    family: str = "quadratic"
+    share: float = 1.0  # of the worth
+    fails: bool = False  # no episode ends
+
+    def __post_init__(self):
+        self.calls = []
+
+    def tasks(self, key, count, split):
+        assert split == "train"
+        return jax.random.uniform(key, (count,), minval=0.5, maxval=1.0)
+
+    def run(self, etas, tasks, keys, learning_rates, updates):
+        distance = sum(
+            np.sum((np.asarray(etas[n]) - OPTIMUM[n]).reshape(self.size, -1) ** 2, 1)
+            for n in OPTIMUM
+        )
+        # As in real lives, luck is the same for both lives of a pair, and is most of the score.
+        luck = 0.3 * np.asarray(jax.vmap(jax.random.normal)(keys))
+        worth = self.share * np.asarray(tasks) * (0.6 - distance) + luck
+        self.calls.append((etas, tasks, keys, updates))
+        counts = np.zeros((self.size, BINS)) if self.fails else np.ones((self.size, BINS))
+        return Record(np.repeat(worth[:, None], BINS, 1), counts)
+
+    def normalise(self, tasks, returns):
+        return returns
+
+
+def distance(eta):
+    return float(np.sqrt(sum(np.sum((np.asarray(eta[n]) - OPTIMUM[n]) ** 2) for n in OPTIMUM)))
+
+
+def evolve(evolution, state, generations):
+    for _ in range(generations):
+        state, metrics = evolution.step(state)
+    return state, metrics
+
+
+SETTINGS = Settings(generations=60, step=0.05, noise=0.1)
+
+
+def test_evolution_finds_the_optimum():
+    evolution = Evolution([Quadratic(), Quadratic(size=8, family="other")], SETTINGS)
+    state, metrics = evolve(evolution, evolution.init(START, jax.random.key(0)), 60)
+    assert distance(START) > 0.8
+    assert distance(state.average) < 0.1
+    assert distance(state.eta) < 0.15
+    assert -1 <= metrics["agreement"] <= 1
+    assert metrics["score/0"] > 0.2
+
+
+def test_evolution_resumes_bit_for_bit():
+    whole = Evolution([Quadratic()], SETTINGS)
+    expected, _ = evolve(whole, whole.init(START, jax.random.key(3)), 6)
+    first = Evolution([Quadratic()], SETTINGS)
+    state, _ = evolve(first, first.init(START, jax.random.key(3)), 3)
+    kept = [
+        np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+        for x in jax.tree.leaves(state)
+    ]
+    like, tree = jax.tree.flatten(first.init(START, jax.random.key(0)))
+    restored = [
+        jax.random.wrap_key_data(x) if jnp.issubdtype(y.dtype, jax.dtypes.prng_key) else x
+        for x, y in zip(kept, like, strict=True)
+    ]
+    second = Evolution([Quadratic()], SETTINGS)
+    found, _ = evolve(second, jax.tree.unflatten(tree, restored), 3)
+    jax.tree.map(
+        np.testing.assert_array_equal, (found.eta, found.average), (expected.eta, expected.average)
+    )
+    np.testing.assert_array_equal(found.spreads, expected.spreads)
+
+
+def test_pairs_are_opposite_on_the_same_task_and_key():
+    lives = Quadratic(size=6)
+    evolution = Evolution([lives], SETTINGS)
+    evolve(evolution, evolution.init(OPTIMUM, jax.random.key(0)), 2)
+    (etas, tasks, keys, _), (_, other_tasks, other_keys, _) = lives.calls
+    np.testing.assert_allclose(etas["b"][:3] + etas["b"][3:], 2 * OPTIMUM["b"][None].repeat(3, 0))
+    np.testing.assert_array_equal(tasks[:3], tasks[3:])
+    data, other = jax.random.key_data(keys), jax.random.key_data(other_keys)
+    np.testing.assert_array_equal(data[:3], data[3:])
+    assert len(np.unique(data[:3], axis=0)) == 3
+    assert (data != other).any(axis=1).all()
+    assert (tasks != other_tasks).all()
+
+
+def test_parts_can_be_left_out():
+    settings = dataclasses.replace(SETTINGS, scales={"b": 0.0})
+    evolution = Evolution([Quadratic()], settings)
+    state, _ = evolve(evolution, evolution.init(START, jax.random.key(0)), 30)
+    np.testing.assert_array_equal(state.eta["b"], START["b"])
+    assert np.abs(state.eta["a"] - OPTIMUM["a"]).max() < 0.25
+
+
+def test_families_count_equally():
+    """Two groups of one family weigh as much as one of another; tiny differences count, too."""
+    groups = [Quadratic(), Quadratic(), Quadratic(family="other")]
+    np.testing.assert_allclose(Evolution(groups, SETTINGS)._weights, [0.25, 0.25, 0.5])
+
+
+def test_life_lengths_are_spread_between_the_shortest_and_the_longest():
+    lives = [Quadratic(size=2), Quadratic(size=2)]
+    settings = dataclasses.replace(SETTINGS, shortest=100, longest=1000)
+    evolution = Evolution(lives, settings)
+    evolve(evolution, evolution.init(START, jax.random.key(0)), 30)
+    lengths = np.array([call[3] for group in lives for call in group.calls])
+    assert lengths.min() >= 100
+    assert lengths.max() <= 1000
+    shares = np.histogram(np.log10(lengths), bins=4, range=(2, 3))[0] / len(lengths)
+    np.testing.assert_allclose(shares, 0.25, atol=0.05)
+
+
+def test_lives_in_which_nothing_ends_move_nothing():
+    evolution = Evolution([Quadratic(fails=True)], SETTINGS)
+    state, _ = evolve(evolution, evolution.init(START, jax.random.key(0)), 3)
+    jax.tree.map(np.testing.assert_array_equal, state.eta, START)
+
+
+def test_perturbations_of_low_rank():
+    evolution = Evolution([Quadratic()], dataclasses.replace(SETTINGS, rank=2))
+    eta = {"w": jnp.zeros((12, 9)), "v": jnp.zeros(5)}
+    drawn, etas = evolution._perturb(200, eta, jax.random.key(0), jnp.float32(0.1))
+    assert np.linalg.matrix_rank(np.asarray(drawn["w"][0])) == 2
+    np.testing.assert_allclose(np.var(drawn["w"]), 1, rtol=0.05)
+    np.testing.assert_allclose(etas["w"][:200], 0.1 * drawn["w"], rtol=1e-6)
+    assert drawn["v"].shape == (200, 5)
+
+
+def test_steps_decay_at_the_end():
+    settings = Settings(generations=100, cooldown=0.4, least_decay=0.1)
+    assert [settings.decay(g) for g in (0, 60, 80, 100)] == [1.0, 1.0, pytest.approx(0.5), 0.1]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"noise": 0.0}, {"generations": 0}, {"momentum": 1.5}, {"longest": 10}]
+)
+def test_settings_are_checked(wrong):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        Settings(**wrong)
+
+
+def test_an_odd_number_of_lives():
+    with pytest.raises(UserError, match="3 lives"):
+        Evolution([Quadratic(size=3)], SETTINGS)
