@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,7 +13,9 @@ from discorl.envs.families.chain import Chain
 from discorl.envs.families.cliff import Cliff
 from discorl.envs.families.deep_sea import DeepSea
 from discorl.envs.families.four_rooms import FourRooms
+from discorl.envs.families.gambler import Gambler
 from discorl.envs.families.grid import Grid
+from discorl.envs.families.inventory import Inventory
 from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
 from discorl.envs.families.river_swim import RiverSwim
@@ -28,7 +31,9 @@ ALL = {
     "cliff": Cliff(),
     "deep_sea": DeepSea(size=5, actions=3),
     "four_rooms": FourRooms(size=6, limit=20),
+    "gambler": Gambler(tables=3, target=8, limit=16),
     "grid": Grid(size=6, objects=2, limit=12),
+    "inventory": Inventory(capacity=4, orders=3, seasons=3, periods=10),
     "key_door": KeyDoor(rows=3, columns=4, limit=20),
     "memory": Memory(),
     "river_swim": RiverSwim(),
@@ -58,3 +63,26 @@ def same(one, two) -> bool:
         np.array_equal(*pair)
         for pair in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
     )
+
+
+def outcomes(family: Family, parameters, state, action: int, samples: int = 4000):
+    """States and steps that follow one action, many times."""
+    many = batched(lambda key: family.step(parameters, state, jnp.int32(action), key))
+    return many(jax.random.split(KEY, samples))
+
+
+def solve_by_hand(transitions: np.ndarray, rewards: np.ndarray, horizon: int) -> list[np.ndarray]:
+    """Values of random and of optimal play, [S] each, by induction over explicit matrices.
+
+    Args:
+        transitions: [S, A, S], whose rows sum to the probability that the episode goes on.
+        rewards: [S, A], expected.
+        horizon: steps of an episode.
+    """
+    values = []
+    for choose in (np.mean, np.max):
+        value = np.zeros(len(rewards))
+        for _ in range(horizon):
+            value = choose(rewards + transitions @ value, axis=1)
+        values.append(value)
+    return values

@@ -11,7 +11,9 @@ from discorl.envs.families.chain import Chain
 from discorl.envs.families.cliff import Cliff
 from discorl.envs.families.deep_sea import DeepSea
 from discorl.envs.families.four_rooms import FourRooms
+from discorl.envs.families.gambler import Gambler
 from discorl.envs.families.grid import Grid
+from discorl.envs.families.inventory import Inventory
 from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
 from discorl.envs.families.river_swim import RiverSwim
@@ -31,12 +33,19 @@ VARIED = {
         "slip": Range(0.1, 0.5),
     },
     "four_rooms": {"reward": Range(2.0, 3.0), "slip": Range(0.5, 0.9)},
+    "gambler": {"good": Range(0.8, 0.9), "poor": Range(0.5, 0.6)},
     "grid": {
         "reward": Range(0.1, 5.0),
         "respawn": Range(0.9, 1.0),
         "bad": 1.0,
         "terminal": 0.0,
         "returning": 1.0,
+    },
+    "inventory": {
+        "surge": Range(0.6, 0.9),
+        "price": Range(1.0, 2.0),
+        "cost": Range(0.0, 0.2),
+        "holding": Range(0.0, 0.01),
     },
     "key_door": {"reward": Range(2.0, 3.0), "hinted": 1.0, "hint": Range(0.5, 1.0)},
     "memory": {"delay": Range(3, 5)},
@@ -63,8 +72,12 @@ def identity(family: Family, member) -> tuple:
             return tuple(np.diagonal(member.right)[: member.depth])
         case FourRooms():
             return *member.doors.tolist(), int(member.goal)
+        case Gambler():
+            return tuple(member.stakes)
         case Grid():
             return tuple(sorted(member.squares))
+        case Inventory():
+            return tuple(member.demands)
         case KeyDoor():
             return int(member.key), int(member.door), int(member.goal)
         case Memory():
@@ -99,10 +112,17 @@ def spans(name: str, members) -> list[tuple]:
             return [(members.goal, 2, 3), (cost, 0.2, 0.4), (members.slip, 0.1, 0.5)]
         case "four_rooms":
             return [(members.reward, 2, 3), (members.slip, 0.5, 0.9)]
+        case "gambler":
+            chances = np.sort(members.chances, axis=-1)
+            return [(chances[:, -1], 0.8, 0.9), (chances[:, :-1], 0.5, 0.6)]
         case "grid":
             sizes = np.abs(members.rewards)
             flags = [(members.rewards[:, 1:] < 0, 1, 1), (members.terminal, 0, 0)]
             return [(sizes, 0.1, 5), (members.respawn, 0.9, 1), *flags]
+        case "inventory":
+            cost, holding = members.cost / members.price, members.holding / members.price
+            amounts = [(members.price, 1, 2), (cost, 0, 0.2), (holding, 0, 0.01)]
+            return [(members.surge, 0.6, 0.9), *amounts]
         case "key_door":
             return [(members.reward, 2, 3), (members.hint / members.reward, 0.5, 1)]
         case "memory":
@@ -142,9 +162,17 @@ RECORDED = {
         "train": [6473775.0, 386855.0, 340445.0, 20221.701, 2807.06031, 800986.0],
         "held_out": [6498131.0, 388571.0, 325299.0, 19868.9243, 2894.66855, 801008.0],
     },
+    "gambler": {
+        "train": [451526.0, 74710.8743, 58729.0],
+        "held_out": [455851.0, 73604.5301, 59633.0],
+    },
     "grid": {
         "train": [2298699.0, 1400884.0, 31970.9538, 41043.0, 4055.1087, 1001084.0],
         "held_out": [2451324.0, 1394007.0, 36567.0539, 40069.0, 4817.90963, 1001115.0],
+    },
+    "inventory": {
+        "train": [165282.0, 5878.79701, 2021.74844, 1020.29645, 242.467721, 180326.0],
+        "held_out": [177345.0, 5915.62229, 1997.96636, 1001.25365, 243.311696, 180322.0],
     },
     "key_door": {
         "train": [

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from family_samples import KEY, batched, pick, sampled
+from family_samples import KEY, outcomes, pick, sampled, solve_by_hand
 
 from discorl.envs.families.base import Family
 from discorl.envs.families.deep_sea import DeepSea, DeepSeaParameters, DeepSeaState
@@ -19,29 +19,6 @@ from discorl.envs.families.key_door import KeyDoor, KeyDoorParameters, KeyDoorSt
 from discorl.envs.families.river_swim import RiverSwim, RiverSwimParameters, RiverSwimState
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
-def outcomes(family: Family, parameters, state, action: int, samples: int = 4000):
-    """States and steps that follow one action, many times."""
-    many = batched(lambda key: family.step(parameters, state, jnp.int32(action), key))
-    return many(jax.random.split(KEY, samples))
-
-
-def solve_by_hand(transitions: np.ndarray, rewards: np.ndarray, horizon: int) -> list[np.ndarray]:
-    """Values of random and of optimal play, [S] each, by induction over explicit matrices.
-
-    Args:
-        transitions: [S, A, S], whose rows sum to the probability that the episode goes on.
-        rewards: [S, A], expected.
-        horizon: steps of an episode.
-    """
-    values = []
-    for choose in (np.mean, np.max):
-        value = np.zeros(len(rewards))
-        for _ in range(horizon):
-            value = choose(rewards + transitions @ value, axis=1)
-        values.append(value)
-    return values
 
 
 # --- river swim -----------------------------------------------------------------------------------

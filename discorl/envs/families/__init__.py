@@ -15,7 +15,9 @@ from discorl.envs.families.chain import Chain
 from discorl.envs.families.cliff import Cliff
 from discorl.envs.families.deep_sea import DeepSea
 from discorl.envs.families.four_rooms import FourRooms
+from discorl.envs.families.gambler import Gambler
 from discorl.envs.families.grid import Grid
+from discorl.envs.families.inventory import Inventory
 from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
 from discorl.envs.families.river_swim import RiverSwim
@@ -31,7 +33,9 @@ __all__ = [
     "DeepSea",
     "Family",
     "FourRooms",
+    "Gambler",
     "Grid",
+    "Inventory",
     "KeyDoor",
     "Member",
     "MemberConstructor",
@@ -54,7 +58,9 @@ REGISTRY: dict[str, type[Family]] = {
     "cliff": Cliff,
     "deep_sea": DeepSea,
     "four_rooms": FourRooms,
+    "gambler": Gambler,
     "grid": Grid,
+    "inventory": Inventory,
     "key_door": KeyDoor,
     "memory": Memory,
     "river_swim": RiverSwim,

@@ -57,7 +57,7 @@ class FourRooms(Family[FourRoomsParameters, FourRoomsState]):
     """
 
     size: int = 7
-    limit: int = 32
+    limit: int = 24
     permuted: bool = True
     reward: Range[float] = Range(0.5, 1.5)
     slip: Range[float] = Range(0.0, 0.3)

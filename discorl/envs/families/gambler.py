@@ -1,0 +1,150 @@
+"""A gambler between several tables, who wants to leave with a fortune."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from discorl.envs.base import Step
+from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.types import Array, Key
+from discorl.types.specs import Range
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class GamblerParameters:
+    """One casino."""
+
+    stakes: Array  # [tables] int32, what a round costs at each table, and pays if it is won
+    chances: Array  # [tables] float32, probability of winning a round
+    purse: Array  # [] int32, capital at the start
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class GamblerState:
+    """What the gambler has."""
+
+    capital: Array  # [] int32, from 0 to `target`
+    time: Array  # [] int32, rounds played
+
+
+@dataclasses.dataclass(frozen=True)
+class Gambler(Family[GamblerParameters, GamblerState]):
+    """Choose the tables to play at until the capital has reached the target, or is lost.
+
+    Kept out of discovery and of the choice of settings, for tests on an unseen kind of task.
+
+    Each action plays one round at one of the tables, which is won with the table's chance: the
+    capital rises by the table's stake if so, and falls by it if not. Who has less than the stake
+    plays for all that is left. Reaching `target` pays 1, the only reward; it and ruin terminate the
+    episode. After `limit` rounds the episode is truncated. The observation is the capital as a
+    share of the target and the share of the rounds that are left: [2] float32.
+
+    Whether small or large stakes are better depends on the chances, the capital and the rounds
+    left; what a choice was worth shows only at the end, through the luck of many rounds.
+
+    Members differ in the stakes of the tables, from 1 to `stakes`; in their chances, from `good`
+    for one of the tables and from `poor` for the others; and in the capital at the start, from a
+    quarter of the target to half of it.
+
+    Splits: the stakes of the tables sum to an even number in train members and to an odd one in
+    held-out members, so the stake of some table differs.
+    """
+
+    tables: int = 4
+    target: int = 12
+    stakes: int = 4
+    limit: int = 32
+    good: Range[float] = Range(0.5, 0.65)
+    poor: Range[float] = Range(0.2, 0.45)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("gambler", 2, tables=self.tables, stakes=self.stakes)
+        require("gambler", 4, target=self.target)
+        require("gambler", 1, limit=self.limit)
+        require("gambler", 0.0, 1.0, good=self.good, poor=self.poor)
+
+    @property
+    def num_actions(self) -> int:
+        """One action for each table."""
+        return self.tables
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """Capital and time left: [2] float32."""
+        return jax.ShapeDtypeStruct((2,), jnp.float32)
+
+    @property
+    def horizon(self) -> int:
+        """The time limit."""
+        return self.limit
+
+    def draw(self, key: Key, parity: Array) -> GamblerParameters:
+        """Draws the tables and the capital."""
+        stake_key, table_key, good_key, poor_key, purse_key = jax.random.split(key, 5)
+        ranks = random_index(stake_key, self.stakes, (self.tables,))
+        others = (1 + ranks[1:]).sum()
+        first = with_parity(ranks[0], self.stakes, parity + others + 1)
+        is_good = jnp.arange(self.tables) == random_index(table_key, self.tables)
+        good = jax.random.uniform(good_key, (), jnp.float32, *self.good)
+        poor = jax.random.uniform(poor_key, (self.tables,), jnp.float32, *self.poor)
+        least = self.target // 4
+        return GamblerParameters(
+            stakes=1 + ranks.at[0].set(first),
+            chances=jnp.where(is_good, good, poor),
+            purse=least + random_index(purse_key, self.target // 2 - least + 1),
+        )
+
+    def held_out(self, parameters: GamblerParameters) -> Array:
+        """Whether the stakes sum to an odd number."""
+        return parameters.stakes.sum() % 2 == 1
+
+    def reset(self, parameters: GamblerParameters, key: Key) -> tuple[GamblerState, Array]:
+        """Begins with the purse."""
+        del key
+        state = GamblerState(parameters.purse, jnp.int32(0))
+        return state, self._observe(state)
+
+    def step(
+        self, parameters: GamblerParameters, state: GamblerState, action: Array, key: Key
+    ) -> tuple[GamblerState, Step]:
+        """Plays one round."""
+        won = jax.random.uniform(key) < parameters.chances[action]
+        after_win, after_loss = self._outcomes(state.capital, parameters.stakes[action])
+        state = GamblerState(jnp.where(won, after_win, after_loss), state.time + 1)
+        arrived = state.capital == self.target
+        return state, Step(
+            observation=self._observe(state),
+            reward=jnp.where(arrived, 1.0, 0.0),
+            terminated=arrived | (state.capital == 0),
+            truncated=state.time >= self.limit,
+        )
+
+    def _outcomes(self, capital: Array, stake: Array) -> tuple[Array, Array]:
+        """The capital after a round won and after one lost."""
+        stake = jnp.minimum(stake, capital)
+        return jnp.minimum(capital + stake, self.target), capital - stake
+
+    def _observe(self, state: GamblerState) -> Array:
+        shares = (state.capital / self.target, 1 - state.time / self.limit)
+        return jnp.stack(shares).astype(jnp.float32)
+
+    def starts(self, parameters: GamblerParameters) -> Array:
+        """The purse: [target + 1]."""
+        return jax.nn.one_hot(parameters.purse, self.target + 1)
+
+    def lookahead(self, parameters: GamblerParameters, time: Array, values: Array) -> Array:
+        """Of every capital: [target + 1, A]."""
+        del time
+        worth = values.at[0].set(0.0).at[self.target].set(1.0)
+        capital = jnp.arange(self.target + 1)[:, None]
+        after_win, after_loss = self._outcomes(capital, parameters.stakes)
+        chances = parameters.chances
+        return chances * worth[after_win] + (1 - chances) * worth[after_loss]
+
+    def situation(self, state: GamblerState) -> tuple[Array, ...]:
+        """The capital."""
+        return (state.capital,)

@@ -1,0 +1,184 @@
+"""Stock control: order ahead for a demand that comes in seasons."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from discorl.envs.base import Step
+from discorl.envs.families.base import Family, random_index, random_order, require, with_parity
+from discorl.types import Array, Key
+from discorl.types.specs import Range
+
+_EXTRAS = 3  # customers beyond the season's: none, one or two
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class InventoryParameters:
+    """One shop."""
+
+    demands: Array  # [seasons] int32, units that each season's regular customers ask for
+    surge: Array  # [] float32, probability that each of two more customers asks for a unit
+    price: Array  # [] float32, income from a unit
+    cost: Array  # [] float32, of a unit ordered
+    holding: Array  # [] float32, cost of keeping a unit for a step
+    meanings: Array  # [orders] int32, the units that each action orders
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class InventoryState:
+    """What is there and what is on its way."""
+
+    stock: Array  # [] int32, units
+    arriving: Array  # [] int32, units ordered in the step before
+    time: Array  # [] int32, steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class Inventory(Family[InventoryParameters, InventoryState]):
+    """Order goods one step ahead of a seasonal, random demand; sell, store, or run out.
+
+    Kept out of discovery and of the choice of settings, for tests on an unseen kind of task.
+
+    Each action orders a number of units from 0 to `orders - 1`, in an order of each member's own.
+    In a step, the units ordered in the step before arrive, as far as there is room for `capacity`
+    of them. Then customers ask for the season's demand and up to two units more, and buy what there
+    is. The reward is the price of the units sold, minus the cost of the units ordered, minus the
+    cost of holding those left. The season changes every step and comes back after `seasons` steps.
+    An episode begins with nothing in stock and terminates after `periods` steps.
+
+    The observation is [5] float32: the stock as a share of the capacity, the units on their way as
+    a share of the largest order, the sine and cosine of the season's angle, and the share of the
+    episode that is left.
+
+    Members differ in the demand of each season, from 0 to `orders - 1` units; in the probability,
+    from `surge`, that each of two more customers asks for a unit; in the price, from `price`; in
+    the cost of a unit and of holding it for a step, shares of the price from `cost` and `holding`;
+    and in the meanings of the actions.
+
+    Splits: the demands of all seasons sum to an even number in train members and to an odd one in
+    held-out members, so the demand of some season differs.
+    """
+
+    capacity: int = 6
+    orders: int = 5
+    seasons: int = 4
+    periods: int = 32
+    surge: Range[float] = Range(0.1, 0.5)
+    price: Range[float] = Range(0.05, 0.15)
+    cost: Range[float] = Range(0.3, 0.7)
+    holding: Range[float] = Range(0.05, 0.2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("inventory", 1, capacity=self.capacity, seasons=self.seasons)
+        require("inventory", 2, orders=self.orders, periods=self.periods)
+        require("inventory", 0.001, 100.0, price=self.price)
+        require("inventory", 0.0, 1.0, surge=self.surge, cost=self.cost, holding=self.holding)
+
+    @property
+    def num_actions(self) -> int:
+        """One action for each size of an order."""
+        return self.orders
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """Stock, order, season and time: [5] float32."""
+        return jax.ShapeDtypeStruct((5,), jnp.float32)
+
+    @property
+    def horizon(self) -> int:
+        """The steps of every episode."""
+        return self.periods
+
+    def draw(self, key: Key, parity: Array) -> InventoryParameters:
+        """Draws demand, prices and the meanings of the actions."""
+        demand_key, surge_key, price_key, cost_key, holding_key, meaning_key = jax.random.split(
+            key, 6
+        )
+        demands = random_index(demand_key, self.orders, (self.seasons,))
+        first = with_parity(demands[0], self.orders, parity + demands[1:].sum())
+        price = jax.random.uniform(price_key, (), jnp.float32, *self.price)
+        return InventoryParameters(
+            demands=demands.at[0].set(first),
+            surge=jax.random.uniform(surge_key, (), jnp.float32, *self.surge),
+            price=price,
+            cost=price * jax.random.uniform(cost_key, (), jnp.float32, *self.cost),
+            holding=price * jax.random.uniform(holding_key, (), jnp.float32, *self.holding),
+            meanings=random_order(meaning_key, self.orders),
+        )
+
+    def held_out(self, parameters: InventoryParameters) -> Array:
+        """Whether the demands sum to an odd number."""
+        return parameters.demands.sum() % 2 == 1
+
+    def reset(self, parameters: InventoryParameters, key: Key) -> tuple[InventoryState, Array]:
+        """Begins with nothing in stock or on its way."""
+        del parameters, key
+        state = InventoryState(jnp.int32(0), jnp.int32(0), jnp.int32(0))
+        return state, self._observe(state)
+
+    def step(
+        self, parameters: InventoryParameters, state: InventoryState, action: Array, key: Key
+    ) -> tuple[InventoryState, Step]:
+        """Orders, receives what was ordered before, and sells."""
+        extra = jnp.sum(jax.random.uniform(key, (_EXTRAS - 1,)) < parameters.surge)
+        demand = self._demand(parameters, state.time) + extra.astype(jnp.int32)
+        ordered = parameters.meanings[action]
+        left, reward = self._trade(parameters, state.stock + state.arriving, demand, ordered)
+        state = InventoryState(left, ordered, state.time + 1)
+        return state, Step(
+            observation=self._observe(state),
+            reward=reward,
+            terminated=state.time >= self.periods,
+            truncated=jnp.zeros((), bool),
+        )
+
+    def _demand(self, parameters: InventoryParameters, time: Array) -> Array:
+        """The regular demand at a time."""
+        return parameters.demands[time % self.seasons]
+
+    def _trade(
+        self, parameters: InventoryParameters, supply: Array, demand: Array, ordered: Array
+    ) -> tuple[Array, Array]:
+        """The stock that is left, and the reward."""
+        stock = jnp.minimum(supply, self.capacity)
+        sold = jnp.minimum(stock, demand)
+        left = stock - sold
+        income = parameters.price * sold
+        return left, income - parameters.cost * ordered - parameters.holding * left
+
+    def _observe(self, state: InventoryState) -> Array:
+        angle = 2 * math.pi * (state.time % self.seasons) / self.seasons
+        return jnp.stack(
+            [
+                state.stock / self.capacity,
+                state.arriving / (self.orders - 1),
+                jnp.sin(angle),
+                jnp.cos(angle),
+                1 - state.time / self.periods,
+            ]
+        ).astype(jnp.float32)
+
+    def starts(self, parameters: InventoryParameters) -> Array:
+        """Nothing in stock and nothing on its way: [capacity + 1, orders]."""
+        del parameters
+        return jnp.zeros((self.capacity + 1, self.orders)).at[0, 0].set(1.0)
+
+    def lookahead(self, parameters: InventoryParameters, time: Array, values: Array) -> Array:
+        """Of every stock and order on its way: [capacity + 1, orders, A]."""
+        supply = jnp.arange(self.capacity + 1)[:, None] + jnp.arange(self.orders)
+        demands = self._demand(parameters, time) + jnp.arange(_EXTRAS)
+        # [capacity + 1, orders, A, extras], of which the last axis is averaged out.
+        ordered = parameters.meanings[:, None]
+        left, reward = self._trade(parameters, supply[..., None, None], demands, ordered)
+        surge = parameters.surge
+        chances = jnp.stack([(1 - surge) ** 2, 2 * surge * (1 - surge), surge**2])
+        return ((reward + values[left, ordered]) * chances).sum(axis=-1)
+
+    def situation(self, state: InventoryState) -> tuple[Array, ...]:
+        """The stock and what is on its way."""
+        return state.stock, state.arriving

@@ -1,0 +1,168 @@
+"""The families kept for tests, by hand: no agent learns here, their dynamics alone are checked."""
+
+import itertools
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from family_samples import KEY, outcomes, sampled, solve_by_hand
+
+from discorl.envs.families.gambler import Gambler, GamblerParameters, GamblerState
+from discorl.envs.families.inventory import Inventory, InventoryParameters, InventoryState
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+# --- inventory ------------------------------------------------------------------------------------
+
+
+def shop(surge: float) -> tuple[Inventory, InventoryParameters]:
+    """Demand of no unit and of two in turn; the actions order 2, 0 and 1 units."""
+    parameters = InventoryParameters(
+        demands=jnp.array([0, 2]),
+        surge=jnp.float32(surge),
+        price=jnp.float32(1.0),
+        cost=jnp.float32(0.5),
+        holding=jnp.float32(0.125),
+        meanings=jnp.array([2, 0, 1]),
+    )
+    return Inventory(capacity=3, orders=3, seasons=2, periods=4), parameters
+
+
+def test_goods_arrive_a_step_late_and_are_sold_or_held() -> None:
+    family, parameters = shop(0.0)
+    state, observation = family.reset(parameters, KEY)
+    np.testing.assert_allclose(observation, [0, 0, 0, 1, 1], atol=1e-6)
+    stocks, steps = [], []
+    for action in (0, 0, 0, 1):  # orders of 2, 2, 2 and 0 units
+        state, step = family.step(parameters, state, jnp.int32(action), KEY)
+        stocks.append((int(state.stock), int(state.arriving)))
+        steps.append(step)
+    # Nothing to sell; two arrive and are sold; two arrive and are held; of four, one has no room,
+    # two are sold, one is held.
+    assert stocks == [(0, 2), (0, 2), (2, 2), (1, 0)]
+    rewards = [-1.0, 2 - 1.0, -1.0 - 2 * 0.125, 2 - 0.125]
+    assert [float(step.reward) for step in steps] == rewards
+    assert [bool(step.terminated) for step in steps] == [False] * 3 + [True]
+    assert not any(bool(step.truncated) for step in steps)
+    np.testing.assert_allclose(steps[2].observation, [2 / 3, 1, 0, -1, 0.25], atol=1e-6)
+
+
+def test_a_quarter_of_the_seasons_turns_the_angle_by_a_quarter() -> None:
+    family = Inventory()
+    state = InventoryState(jnp.int32(6), jnp.int32(1), jnp.int32(5))
+    observed = family.step(family.member().parameters, state, jnp.int32(0), KEY)[1].observation
+    np.testing.assert_allclose(observed[2:], [0, -1, 1 - 6 / 32], atol=1e-6)
+
+
+def test_up_to_two_more_customers_come() -> None:
+    family, parameters = shop(0.3)
+    state = InventoryState(jnp.int32(3), jnp.int32(0), jnp.int32(0))
+    after, step = outcomes(family, parameters, state, 1)
+    found = [np.mean(after.stock == 3 - extra) for extra in range(3)]
+    np.testing.assert_allclose(found, [0.49, 0.42, 0.09], atol=0.035)
+    sold = 3 - after.stock
+    np.testing.assert_allclose(step.reward, sold - 0.125 * after.stock, rtol=1e-6)
+
+
+def test_returns_of_a_shop_agree_with_matrices() -> None:
+    """The season is part of the state here, and the steps are those of the description."""
+    family, parameters = shop(0.3)
+    states = list(itertools.product(range(4), range(3), range(2)))
+    transitions, rewards = np.zeros((24, 3, 24)), np.zeros((24, 3))
+    for (index, (stock, arriving, season)), (action, order), (extra, chance) in itertools.product(
+        enumerate(states), enumerate((2, 0, 1)), enumerate((0.49, 0.42, 0.09))
+    ):
+        supply = min(stock + arriving, 3)
+        sold = min(supply, (0, 2)[season] + extra)
+        left = supply - sold
+        transitions[index, action, states.index((left, order, 1 - season))] += chance
+        rewards[index, action] += chance * (sold - 0.5 * order - 0.125 * left)
+    random, optimal = solve_by_hand(transitions, rewards, 4)
+    np.testing.assert_allclose(family.reference(parameters), [random[0], optimal[0]], rtol=1e-5)
+
+
+def test_shops_differ_in_demand_and_in_what_actions_mean() -> None:
+    family = Inventory()
+    members = sampled(family, "train")
+    assert set(np.unique(members.demands).tolist()) == set(range(5))
+    np.testing.assert_array_equal(np.sort(members.meanings), np.tile(np.arange(5), (200, 1)))
+    assert len({tuple(each) for each in members.meanings.tolist()}) > 50
+
+
+# --- gambler --------------------------------------------------------------------------------------
+
+
+def casino(purse: int = 3) -> tuple[Gambler, GamblerParameters]:
+    """A table for small stakes and one for large ones."""
+    parameters = GamblerParameters(
+        stakes=jnp.array([1, 4]), chances=jnp.array([0.6, 0.4]), purse=jnp.int32(purse)
+    )
+    return Gambler(tables=2, target=6, limit=5), parameters
+
+
+@pytest.mark.parametrize(
+    ("capital", "table", "after_win", "after_loss"),
+    [(3, 0, 4, 2), (3, 1, 6, 0), (5, 1, 6, 1), (1, 0, 2, 0), (5, 0, 6, 4)],
+)
+def test_rounds_are_won_as_often_as_said(capital, table, after_win, after_loss) -> None:
+    family, parameters = casino()
+    state = GamblerState(jnp.int32(capital), jnp.int32(0))
+    after, step = outcomes(family, parameters, state, table)
+    assert set(np.unique(after.capital).tolist()) == {after_win, after_loss}
+    won = after.capital == after_win
+    np.testing.assert_allclose(won.mean(), (0.6, 0.4)[table], atol=0.035)
+    np.testing.assert_array_equal(step.reward, won & (after_win == 6))
+    ends = np.isin(after.capital, (0, 6))
+    np.testing.assert_array_equal(step.terminated, ends)
+    assert not step.truncated.any()
+    expected = [after.capital[0] / 6, 4 / 5]
+    np.testing.assert_allclose(step.observation[0], expected, rtol=1e-6)
+
+
+def test_a_gambler_leaves_after_the_last_round() -> None:
+    family, parameters = casino()
+    state, observation = family.reset(parameters, KEY)
+    np.testing.assert_allclose(observation, [0.5, 1])
+    for time, over in ((3, False), (4, True)):
+        late = GamblerState(state.capital, jnp.int32(time))
+        assert bool(family.step(parameters, late, jnp.int32(0), KEY)[1].truncated) is over
+
+
+def test_returns_of_a_gambler_agree_with_matrices() -> None:
+    family, _ = casino()
+    transitions, rewards = np.zeros((7, 2, 7)), np.zeros((7, 2))
+    for capital, (table, (stake, chance)) in itertools.product(
+        range(1, 6), enumerate(((1, 0.6), (4, 0.4)))
+    ):
+        bet = min(stake, capital)
+        for after, probability in ((capital + bet, chance), (capital - bet, 1 - chance)):
+            if after >= 6:
+                rewards[capital, table] += probability
+            elif after > 0:
+                transitions[capital, table, after] += probability
+    random, optimal = solve_by_hand(transitions, rewards, 5)
+    for purse in (1, 3, 5):
+        reference = family.reference(casino(purse)[1])
+        np.testing.assert_allclose(reference, [random[purse], optimal[purse]], rtol=1e-5)
+
+
+def test_the_gamblers_ruin_in_closed_form() -> None:
+    """With one size of stake and all the time, the classic formula holds."""
+    parameters = GamblerParameters(
+        stakes=jnp.array([1, 1]), chances=jnp.array([0.45, 0.45]), purse=jnp.int32(3)
+    )
+    ratio = 0.55 / 0.45
+    expected = (ratio**3 - 1) / (ratio**6 - 1)
+    reference = Gambler(tables=2, target=6, limit=400).reference(parameters)
+    np.testing.assert_allclose(reference, [expected, expected], rtol=1e-4)
+
+
+def test_one_table_is_good_and_purses_are_a_quarter_to_half_of_the_target() -> None:
+    members = sampled(Gambler(), "held_out")
+    assert ((members.chances >= 0.5).sum(axis=1) == 1).all()
+    assert set(np.argmax(members.chances, axis=1).tolist()) == set(range(4))
+    assert set(members.purse.tolist()) == set(range(3, 7))
+    assert set(np.unique(members.stakes).tolist()) == set(range(1, 5))
+    assert math.isclose(np.mean(members.stakes), 2.5, abs_tol=0.25)
