@@ -171,7 +171,7 @@ class Lean(Rule):
 
         Returns:
             {"pi": pi_hat, [T, B, A]; "q": q_hat, [T, B]; "policy_cost" and "q_cost", [T, B];
-            "residual": outputs of the network, [3, A, T, B]}; the state; metrics.
+            "residual": mean square of the network's outputs, [T, B]}; the state; metrics.
         """
         coefficients = self.coefficients(eta, state)
         online, target = _actions_first(online), _actions_first(target)
@@ -204,7 +204,7 @@ class Lean(Rule):
             "q": values.returns + sigma * q_bonus,
             "policy_cost": jnp.broadcast_to(coefficients["policy_cost"], weight.shape),
             "q_cost": jnp.broadcast_to(coefficients["q_cost"], weight.shape),
-            "residual": residual,
+            "residual": jnp.mean(jnp.square(residual), axis=(0, 1)),
         }
         metrics = {
             "value": returns.weighted_mean(values.v, weight),
@@ -269,7 +269,7 @@ class Lean(Rule):
     ) -> Array:
         """Mean square of the residual network's outputs, weighted; see `Rule.penalty`."""
         del online, target
-        square = jnp.mean(jnp.square(targets["residual"]), axis=(0, 1))
+        square = targets["residual"]
         return self.residual_cost * returns.weighted_mean(
             square, trajectory.learnable(square.dtype)
         )

@@ -21,6 +21,7 @@ from discorl.rules.actor_critic import ActorCritic
 from discorl.rules.base import Rule, kind_of
 from discorl.rules.disco import Disco
 from discorl.rules.files import library
+from discorl.rules.lean import Lean
 from discorl.rules.muesli import Muesli
 from discorl.rules.policy_gradient import PolicyGradient
 from discorl.rules.ppo import PPO
@@ -31,7 +32,7 @@ from discorl.types import Params, UserError, imports, specs
 
 # A new rule is a module of its own and an entry here.
 REGISTRY: dict[str, type[Rule]] = {
-    rule.name: rule for rule in (ActorCritic, Disco, Muesli, PolicyGradient, PPO, QLambda)
+    rule.name: rule for rule in (ActorCritic, Disco, Lean, Muesli, PolicyGradient, PPO, QLambda)
 }
 GROUP = "discorl.rules"  # of entry points
 
