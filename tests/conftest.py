@@ -3,7 +3,9 @@
 What imports JAX is imported within the fixtures: the settings of the session come first.
 """
 
+import collections
 import os
+import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-SHARED = TESTS.parent.parent / "shared"
+BESIDE = TESTS.parent.parent / "shared" / "weights" / "disco_103.npz"  # of the repository
 QUICK_TO_COMPILE = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
     " --xla_cpu_parallel_codegen_split_count=1"
@@ -28,6 +30,7 @@ def pytest_configure(config):
         folder = tempfile.TemporaryDirectory(prefix="discorl-tests-")
         config.add_cleanup(folder.cleanup)
         os.environ["DISCORL_TEST_SESSION"] = folder.name
+        os.environ["DISCORL_TEST_USERS_CACHE"] = os.environ.get("DISCORL_CACHE", "")
     session = Path(os.environ["DISCORL_TEST_SESSION"])
     os.environ["DISCORL_CACHE"] = str(session / "discorl")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(session / "programs")
@@ -37,6 +40,54 @@ def pytest_configure(config):
     if "long" not in config.option.markexpr.replace("not long", ""):
         # Programs run for moments here, and most of the time goes into compiling them.
         os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
+
+
+# --- what a session says at its end ---------------------------------------------------------------
+
+PEAKS = pytest.StashKey[dict[str, float]]()
+
+
+def _peak_memory() -> float:
+    """Of this process so far, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):  # of pytest-xdist
+        session.config.workeroutput["peak_memory"] = _peak_memory()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    peaks = node.config.stash.setdefault(PEAKS, {})
+    peaks[node.gateway.id] = getattr(node, "workeroutput", {}).get("peak_memory", float("nan"))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Why tests were skipped, and how much memory the workers took."""
+    reasons = collections.Counter(
+        report.longrepr[-1].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+    )
+    for reason, count in reasons.items():
+        terminalreporter.write_line(
+            f"{count} {'test' if count == 1 else 'tests'} skipped: {reason}"
+        )
+    peaks = config.stash.get(PEAKS, {}) or {"this process": _peak_memory()}
+    said = ", ".join(f"{name} {peak:.1f} GB" for name, peak in sorted(peaks.items()))
+    terminalreporter.write_line(f"peak memory: {said}")
+
+
+# --- fixtures -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_programs_left() -> Iterator[None]:
+    """Frees the programs that a module compiled; those of all modules would take gigabytes."""
+    yield
+    import jax
+
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
@@ -88,18 +139,19 @@ def golden() -> Path:
 
 @pytest.fixture(scope="session")
 def disco103() -> Path:
-    """File of the published rule, where it lies beside the repository."""
-    return _beside("weights/disco_103.npz")
+    """File of the published rule, as the user has it."""
+    from discorl.rules.files import library
+    from discorl.types import UserError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISCORL_CACHE", os.environ["DISCORL_TEST_USERS_CACHE"])
+        try:
+            return library.find("disco103", BESIDE if BESIDE.exists() else None)
+        except UserError:
+            pytest.skip("Disco103 is missing; `discorl rules fetch disco103` gets it")
 
 
 @pytest.fixture(scope="session")
 def golden103() -> Path:
-    """Folder of the golden cases of the published rule, where it lies beside the repository."""
-    return _beside("golden/disco103")
-
-
-def _beside(name: str) -> Path:
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"{path.name} is not beside the repository")
-    return path
+    """Folder of the golden cases of the published rule."""
+    return TESTS / "golden" / "disco103"

@@ -144,8 +144,7 @@ def problem(optimizer, mixed_mode=False, core=0, rule=DISCO):
     return gradient, eta, plain_loss(meta_gradient, state, value, batches, validation)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("mixed_mode", [False, True])
+@pytest.mark.parametrize("mixed_mode", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_recorded_window_has_the_gradient_of_a_plain_scan(mixed_mode):
     with jax.enable_x64(True):
         optimizer = Optimisation(learning_rate=0.02).optimizer()

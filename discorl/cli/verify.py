@@ -23,7 +23,7 @@ def verify_command(directory: tyro.conf.Positional[Path], rule: str | None = Non
         "ok": not wrong,
         "checks": [dataclasses.asdict(check) | {"ok": check.ok} for check in checks],
     }
-    judged = [check for check in checks if check.tolerance is not None]
+    judged = [check for check in checks if check.tolerance is not None or check.missing]
     agreeing = sum(check.ok for check in judged)
     verdict = f"{agreeing} of {len(judged)} quantities agree"
     if len(judged) < len(checks):
@@ -48,6 +48,9 @@ def _table(checks: list[Check]) -> str:
 def _cell(check: Check | None) -> str:
     if check is None:
         return ""
+    if check.missing:
+        more = f" and {len(check.missing) - 1} more" if len(check.missing) > 1 else ""
+        return f"MISSING {check.missing[0]}{more}"
     error = f"{check.error:.1e}"
     if check.tolerance is None:
         return f"({error})"

@@ -1,6 +1,11 @@
-"""Golden cases as files: arrays by name, read as trees and trajectories in the dtype under test."""
+"""Golden cases as files: arrays by name, read as trees and trajectories in the dtype under test.
 
-from collections.abc import Iterator, Mapping
+To stay small, a file may leave expected arrays out. It must then name them, in the list `left_out`
+of its metadata; any other expected array that is missing is an error.
+"""
+
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,9 @@ class Case:
     """The arrays of a golden file, as nested dicts in the dtype under test."""
 
     def __init__(self, path: Path, dtype: str) -> None:
-        self._arrays = npz.read(path).arrays
+        archive = npz.read(path)
+        self._arrays = archive.arrays
+        self.left_out = frozenset(archive.metadata.get("left_out", ()))
         self.path = path
         self.dtype = dtype
 
@@ -28,8 +35,8 @@ class Case:
         """A number, or the default if the file does not hold it."""
         return float(self._arrays.get(name, default))
 
-    def expected(self, prefix: str) -> dict[str, Any]:
-        """Everything below a prefix, as stored."""
+    def inputs(self, prefix: str) -> dict[str, Any]:
+        """Everything below a prefix as nested dicts, in the dtype under test."""
         tree: dict[str, Any] = {}
         for name, array in self.flat(prefix).items():
             node = tree
@@ -39,33 +46,42 @@ class Case:
             node[last] = array
         if not tree:
             raise UserError(f"{self.path}: holds no array under '{prefix}'")
-        return tree
+        return cast(tree, self.dtype)
 
     def flat(self, prefix: str) -> dict[str, np.ndarray]:
         """Everything below a prefix, by the rest of its name."""
         named = self._arrays.items()
         return {name.removeprefix(prefix): x for name, x in named if name.startswith(prefix)}
 
-    def inputs(self, prefix: str) -> dict[str, Any]:
-        """Everything below a prefix, in the dtype under test."""
-        return cast(self.expected(prefix), self.dtype)
-
-    def numbered(self, prefix: str) -> Iterator[str]:
-        """`prefix0/`, `prefix1/`, ... as far as they go."""
-        i = 0
-        while self.has(f"{prefix}{i}/"):
-            yield f"{prefix}{i}/"
-            i += 1
+    def numbered(self, prefix: str) -> list[str]:
+        """`prefix0/`, `prefix1/`, ... up to the last one in the file, without a gap."""
+        found = (re.match(rf"{prefix}(\d+)/", name) for name in self._arrays)
+        count = 1 + max((int(match[1]) for match in found if match), default=-1)
+        prefixes = [f"{prefix}{i}/" for i in range(count)]
+        for each in prefixes:
+            if not self.has(each):
+                raise UserError(f"{self.path}: holds {prefixes[-1]} but no array under '{each}'")
+        return prefixes
 
 
 def cast(tree: PyTree, dtype: str) -> PyTree:
     """Puts a tree on the device with its floating-point arrays in the given dtype."""
 
     def leaf(x: Any) -> Array:
-        x = jnp.asarray(x)
-        return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+        return jnp.asarray(x, dtype if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype)
 
     return jax.tree.map(leaf, tree)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, with names joined by `/`."""
+    flat = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}/")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def trajectory_of(arrays: Mapping[str, Any]) -> Trajectory:

@@ -1,7 +1,6 @@
 """Recomputing golden cases: a rule's calls, an agent's updates, a meta-gradient."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,26 +15,54 @@ from discorl.networks import standard
 from discorl.rules import Disco, Sizes, returns
 from discorl.rules.files import weights
 from discorl.types import Array, Params, PyTree, Trajectory, UserError
-from discorl.verification.cases import Case, cast, trajectory_of
+from discorl.verification.cases import Case, cast, flatten, trajectory_of
 
 DEFAULT_LEARNING_RATE = 1e-3
 META_LEARNING_RATE = 5e-4  # of the agent in a meta-gradient case
 ANY_LIFETIME = jnp.int32(1)  # updates; the Disco rules have no schedule
 
 
+# Programs of a case run a few times only, and most of the time would go into compiling them. The
+# rule is compiled as it is in training; updates and meta-gradients, which take longest, are not
+# optimised.
+_QUICK_TO_COMPILE = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+
+
 class Errors:
-    """Collects the largest relative error of each quantity."""
+    """Collects the largest relative error of each quantity, and the arrays that are missing."""
 
     def __init__(self) -> None:
         self.largest: dict[str, float] = {}
+        self.missing: dict[str, list[str]] = {}
 
-    def add(self, quantity: str, computed: PyTree, expected: PyTree) -> None:
-        """Compares arrays or equally nested dicts of arrays."""
-        if isinstance(expected, Mapping):
-            for name, value in expected.items():
-                self.add(quantity, computed[name], value)
-            return
-        computed = np.asarray(computed, np.float64)
+    def add(self, case: Case, prefix: str, computed: PyTree, label: str = "{quantity}") -> None:
+        """Compares everything below a prefix of a case.
+
+        Args:
+            case: the golden file.
+            prefix: of the expected arrays.
+            computed: nested dicts with all arrays that a complete case holds below the prefix.
+            label: the name of a quantity in the results; the arrays of `params/...` are one.
+
+        Raises:
+            UserError: the case holds an unknown array, or one of another shape.
+        """
+        expected, flat = case.flat(prefix), flatten(computed)
+        for name in expected:
+            if name not in flat:
+                raise UserError(f"{case.path}: unknown quantity '{prefix}{name}'")
+        for name, value in flat.items():
+            quantity = label.format(quantity=name.partition("/")[0], name=name)
+            if name in expected:
+                self._compare(quantity, np.asarray(value, np.float64), expected[name])
+            elif f"{prefix}{name}" not in case.left_out:
+                self.missing.setdefault(quantity, []).append(f"{prefix}{name}")
+
+    def _compare(self, quantity: str, computed: np.ndarray, expected: np.ndarray) -> None:
         if computed.shape != expected.shape:
             raise UserError(
                 f"{quantity}: the file holds shape {expected.shape}, but {computed.shape} follows "
@@ -56,14 +83,11 @@ def check_rule(case: Case, eta: Params, errors: Errors) -> None:
     """Calls of the rule on given outputs, one after the other."""
     state = None
     for prefix in case.numbered("call"):
-        given, expected = case.inputs(f"{prefix}in/"), case.expected(f"{prefix}out/")
+        given = case.inputs(f"{prefix}in/")
         rule = Disco(sizes=Sizes.of(eta), num_bins=given["agent"]["q"].shape[-1])
         state = cast(rule.init_state(ANY_LIFETIME), case.dtype) if state is None else state
         state, computed = jax.jit(_call, static_argnums=0)(rule, eta, state, given)
-        for name, value in expected.items():
-            if name not in computed:
-                raise UserError(f"{case.path}: unknown quantity '{prefix}out/{name}'")
-            errors.add(name, computed[name], value)
+        errors.add(case, f"{prefix}out/", computed)
 
 
 def _call(rule: Disco, eta: Params, state: PyTree, given: dict) -> tuple[PyTree, dict[str, Any]]:
@@ -146,12 +170,12 @@ def check_learner(case: Case, eta: Params, errors: Errors) -> None:
     first = trajectory_of(case.inputs("step0/in/"))
     learner = agent_of(eta, params, first, case.scalar("lr", DEFAULT_LEARNING_RATE))
     state = fresh_state(learner, params, case.dtype)
-    update = jax.jit(learner.update_in_detail)
+    update = jax.jit(learner.update_in_detail, compiler_options=_QUICK_TO_COMPILE)
     for prefix in case.numbered("step"):
         trajectory = trajectory_of(case.inputs(f"{prefix}in/"))
-        expected = case.expected(f"{prefix}out/")
         # The losses by part were recorded without the mask; only their total knows it.
-        _, parts, _ = update(state, eta, dataclasses.replace(trajectory, mask=None))
+        everything = jax.tree.map(np.ones_like, trajectory.mask)
+        _, parts, _ = update(state, eta, dataclasses.replace(trajectory, mask=everything))
         state, metrics, details = update(state, eta, trajectory)
         targets = details.targets
         computed = {
@@ -166,14 +190,9 @@ def check_learner(case: Case, eta: Params, errors: Errors) -> None:
             "target": {"pi": targets.pi, "y": targets.y, "z": targets.z},
             "params": state.params,
         }
-        for name, value in expected.items():
-            if name not in computed:
-                raise UserError(f"{case.path}: unknown quantity '{prefix}out/{name}'")
-            errors.add(name, computed[name], value)
-    if case.has("final/"):
-        final = {"target_params": state.target_params, "meta_rnn": vars(state.rule.meta_rnn)}
-        for name, value in case.expected("final/").items():
-            errors.add(f"final {name}", final[name], value)
+        errors.add(case, f"{prefix}out/", computed)
+    final = {"target_params": state.target_params, "meta_rnn": vars(state.rule.meta_rnn)}
+    errors.add(case, "final/", final, "final {quantity}")
 
 
 # --- a meta-gradient ------------------------------------------------------------------------------
@@ -189,16 +208,17 @@ def check_meta_gradient(case: Case, eta: Params, errors: Errors) -> None:
     meta_value = MetaValue(
         _shapes(batches[0].observation), discount=0.99, lambda_=0.96, learning_rate=1e-3
     )
-    gradient, state, value_state, metrics = jax.jit(MetaGradient(learner, meta_value).__call__)(
+    differentiate = jax.jit(
+        MetaGradient(learner, meta_value).__call__, compiler_options=_QUICK_TO_COMPILE
+    )
+    gradient, state, value_state, metrics = differentiate(
         eta,
         fresh_state(learner, params, case.dtype),
         meta_value.init_from(value_params),
-        jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches),
+        jax.tree.map(lambda *leaves: np.stack(leaves), *batches),
         validation,
     )
-    computed = weights.flatten(jax.tree.map(np.asarray, gradient))
-    for name, value in weights.flatten(weights.unflatten(case.flat("meta_grads/"))).items():
-        errors.add(f"gradient of {name}", computed[name], value)
+    errors.add(case, "meta_grads/", weights.flatten(gradient), "gradient of {name}")
     log = {
         "adv": metrics["meta/adv"],
         "entropy": metrics["meta/entropy"],
@@ -210,6 +230,5 @@ def check_meta_gradient(case: Case, eta: Params, errors: Errors) -> None:
         "value": metrics["meta/value"],
     }
     final = {"params": state.params, "value_params": value_state.params}
-    for prefix, tree in (("meta_log/", log), ("final/", final)):
-        for name, value in case.expected(prefix).items():
-            errors.add(name, tree[name], value)
+    errors.add(case, "meta_log/", log)
+    errors.add(case, "final/", final)

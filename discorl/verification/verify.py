@@ -49,12 +49,15 @@ class Check:
     file: str
     dtype: str
     quantity: str
-    error: float
+    error: float  # NaN if there is nothing to compare with
     tolerance: float | None  # None: not judged
+    missing: tuple[str, ...] = ()  # expected arrays that the file does not hold
 
     @property
     def ok(self) -> bool:
-        """Whether the error is within the tolerance; NaN never is."""
+        """Whether all arrays are there and the error is within the tolerance; NaN never is."""
+        if self.missing:
+            return False
         if self.tolerance is None:
             return not math.isnan(self.error)
         return self.error <= self.tolerance
@@ -71,7 +74,7 @@ def verify(directory: str | Path, rule: str | None = None) -> list[Check]:
         one check for each quantity, in float64 and then in float32.
 
     Raises:
-        UserError: there are no cases, or one of them is not what it should be.
+        UserError: there are no cases, or one of them lacks inputs or is not what it should be.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -106,7 +109,16 @@ def _check_file(path: Path, name: str, eta: Params, dtype: str) -> list[Check]:
                 check(case, cast(eta, dtype), errors)
             except (KeyError, TypeError, IndexError, ValueError) as error:
                 raise UserError(f"{path}: not a complete case: {error!r}") from error
-            tolerance = TOLERANCE[kind, dtype]
-            return [Check(name, dtype, q, e, tolerance) for q, e in errors.largest.items()]
+            return [
+                Check(
+                    file=name,
+                    dtype=dtype,
+                    quantity=quantity,
+                    error=errors.largest.get(quantity, math.nan),
+                    tolerance=TOLERANCE[kind, dtype],
+                    missing=tuple(errors.missing.get(quantity, ())),
+                )
+                for quantity in errors.largest | errors.missing
+            ]
     starts = ", ".join(CHECKS)
     raise UserError(f"{path}: not a golden case; its arrays start with none of {starts}")
