@@ -14,7 +14,7 @@ from measuring import report
 
 from discorl import envs
 from discorl.envs import Environment
-from discorl.training.evaluation import mean_interval
+from discorl.runs import statistics
 
 MAX_STEPS = 10_000
 
@@ -53,8 +53,8 @@ def main() -> None:
     rows = []
     for text in arguments.environments:
         returns, ended = play(envs.make(text), arguments.episodes)
-        low, high = mean_interval(returns)
-        row = {"environment": text, "mean": float(returns.mean()), "low": low, "high": high}
+        found = statistics.estimate(statistics.mean, returns.reshape(-1, 1))
+        row = {"environment": text, "mean": found.value, "low": found.low, "high": found.high}
         rows.append(row | {"largest": float(returns.max()), "unfinished": int((~ended).sum())})
     report(rows)
 

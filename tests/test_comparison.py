@@ -199,8 +199,8 @@ def test_a_discovery_is_drawn_along_meta_steps(tmp_path):
     (line,) = charts["return", "environment steps"]
     assert line["x"] == [20, 40]
     shown = table(text, "runs")
-    assert [row["meta-steps"] for row in shown] == ["400", "–"]  # noqa: RUF001
-    assert [row["steps"] for row in shown] == ["–", "40"]  # noqa: RUF001
+    assert [row["meta-steps"] for row in shown] == ["400", "\N{EN DASH}"]
+    assert [row["steps"] for row in shown] == ["\N{EN DASH}", "40"]
     # The last tenth, as the terminal has it; in Catch that is a score from -0.75 to 1.
     assert shown[1]["recent return"] == "1.000"
     assert shown[1]["score"] == "1.000"

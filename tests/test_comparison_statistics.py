@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discorl.comparison import statistics
+from discorl.runs import statistics
 from discorl.types import UserError
 
 RLIABLE = json.loads((Path(__file__).parent / "rliable" / "numbers.json").read_text())

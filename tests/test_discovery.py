@@ -172,7 +172,7 @@ def test_the_best_rule_is_the_one_with_the_highest_score(whole):
     assert again.mean == pytest.approx(max(scores), abs=1e-6)
     name = TINY["evaluate_on"][0]
     environment = discorl.make_environment(name.partition(";")[0])
-    normalised = float(environment.reference().normalise(float(evaluations[0][f"return/{name}"])))
+    normalised = float(environment.reference().score(float(evaluations[0][f"return/{name}"])))
     assert float(evaluations[0][f"score/{name}"]) == pytest.approx(normalised)
 
 

@@ -106,7 +106,7 @@ def test_a_reference_of_no_use_is_refused_before_training(found, message):
 def test_reference_scores_are_the_published_ones():
     pong = references.lookup("atari", "Pong")
     assert pong == (-20.7, 14.6)
-    assert pong.normalise(14.6) == 1
+    assert pong.score(14.6) == 1
     assert references.lookup("procgen-hard", "starpilot") == (1.5, 35)
     assert references.lookup("procgen-easy", "starpilot") == (2.5, 64)
     assert references.lookup("crafter", "reward") == (2.1, 14.3)

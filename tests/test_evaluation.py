@@ -8,7 +8,8 @@ import pytest
 
 import discorl
 from discorl.envs import Catch
-from discorl.training.evaluation import evaluate, mean_interval
+from discorl.runs import statistics
+from discorl.training.evaluation import evaluate
 
 TINY = {"updates": 2, "hidden": (8,), "environments": 2, "batch": 2}
 
@@ -77,9 +78,11 @@ def test_a_run_of_a_later_version_is_refused_and_one_of_an_earlier_version_is_no
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_law():
     values = np.random.default_rng(1).normal(3.0, 2.0, size=4000)
-    low, high = mean_interval(values)
+    found = statistics.estimate(statistics.mean, values[:, None])
     half = 1.96 * values.std() / np.sqrt(values.size)
-    np.testing.assert_allclose([low, high], values.mean() + np.array([-half, half]), atol=0.004)
+    np.testing.assert_allclose(
+        [found.low, found.high], values.mean() + np.array([-half, half]), atol=0.004
+    )
 
 
 def test_without_replay_the_batch_is_all_fresh_trajectories():

@@ -202,8 +202,8 @@ def test_splits_and_references_hold_for_any_range(name: str) -> None:
 def test_optimal_play_beats_random_play_in_every_member(name: str) -> None:
     reference = references(ALL[name], "train")
     assert (reference.optimal > reference.random + 0.01).all()
-    np.testing.assert_allclose(reference.normalise(reference.optimal), 1, rtol=1e-6)
-    np.testing.assert_allclose(reference.normalise(reference.random), 0, atol=1e-6)
+    np.testing.assert_allclose(reference.score(reference.optimal), 1, rtol=1e-6)
+    np.testing.assert_allclose(reference.score(reference.random), 0, atol=1e-6)
 
 
 def test_references_in_closed_form() -> None:

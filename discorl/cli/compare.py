@@ -10,9 +10,9 @@ from discorl.cli.commands import Command, Result, free_directory, refuse_other_s
 from discorl.cli.tables import table, width
 from discorl.comparison import Results, compare, configure_comparison, costs
 from discorl.comparison.config import Tuning
-from discorl.comparison.statistics import Estimate
 from discorl.reports import comparison
 from discorl.reports.sections import few_runs
+from discorl.runs.statistics import Estimate
 
 _HEADINGS = {
     "iqm": "IQM",

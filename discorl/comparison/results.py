@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from discorl import envs
-from discorl.comparison import statistics
 from discorl.comparison.cells import Cell, read_record
 from discorl.comparison.config import ComparisonConfig
 from discorl.comparison.costs import Cost, cost
 from discorl.comparison.entries import EnvironmentEntry
 from discorl.comparison.scales import Scale
-from discorl.comparison.statistics import Estimate
 from discorl.comparison.tuning import Chosen, choose, why_none
 from discorl.envs import HostEnvironment
+from discorl.runs import statistics
+from discorl.runs.statistics import Estimate
 from discorl.types import UserError
 
 PROFILE_POINTS = 101

@@ -7,7 +7,7 @@ from typing import Any
 from discorl import envs
 from discorl.comparison.config import ComparisonConfig
 from discorl.comparison.entries import EnvironmentEntry
-from discorl.envs import families, suites
+from discorl.envs import Reference, families, suites
 from discorl.types import UserError, imports, specs
 
 
@@ -20,8 +20,8 @@ class Scale:
     known: bool = True  # False: there are no such returns, and scores are returns as they are
 
     def score(self, value: Any) -> Any:
-        """A return on the scale."""
-        return (value - self.random) / (self.optimal - self.random)
+        """Returns, in numbers or arrays, on the scale."""
+        return Reference(self.random, self.optimal).score(value)
 
 
 AS_THEY_ARE = Scale(0.0, 1.0, known=False)

@@ -25,7 +25,7 @@ from discorl.envs.host import EnvironmentFailure
 from discorl.rules import Disco
 from discorl.runs import Run, check_settings, check_source, compilation, curves
 from discorl.runs.interrupts import interrupts
-from discorl.runs.metrics import as_columns, as_rows
+from discorl.runs.metrics import as_columns, as_rows, known_mean
 from discorl.runs.progress import Progress
 from discorl.runs.versions import versions
 from discorl.types import Array, Key, Params, UserError
@@ -278,7 +278,7 @@ class _Loop:
         """Mean return by environment, each of which has a scale of its own."""
         names = np.array([self._names[group] for group in self._groups])
         return {
-            f"return/{name}": _mean_of_known(by_agent[names == name])
+            f"return/{name}": float(known_mean(by_agent[names == name]))
             for name in dict.fromkeys(self._names)
         }
 
@@ -365,11 +365,6 @@ class _Loop:
 
 def _means(by_agent: Columns) -> dict[str, float]:
     """Metrics of the population: means over those agents that have a value, and totals."""
-    means = {name: _mean_of_known(values) for name, values in sorted(by_agent.items())}
+    means = {name: float(known_mean(values)) for name, values in sorted(by_agent.items())}
     totals = {name: int(by_agent[name].sum()) for name in ("dropped", "episodes", "lives")}
     return means | totals
-
-
-def _mean_of_known(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan

@@ -14,14 +14,16 @@ from discorl.agent import frames
 from discorl.discovery.agents import learner_of
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.host_scoring import HostScoring
-from discorl.envs import Environment, HostEnvironment
+from discorl.envs import Environment, HostEnvironment, references
 from discorl.envs.families import Member
 from discorl.rules import Rule
 from discorl.training.config import LONGEST_CALL, Config
 from discorl.training.trainer import Trainer, TrainState
 from discorl.types import Array, Key, Metrics, Params, PyTree
 
-LAST = 0.25  # share of the updates, at their end, that count
+# Share of the updates, at their end, that count: more than the tenth that training reports, for
+# few agents play few episodes.
+LAST = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,5 +137,5 @@ def _last_return(metrics: dict[str, np.ndarray]) -> float:
 
 def _normalise(environment: Environment | HostEnvironment, value: float) -> float:
     """The return on the environment's own scale, if it has one."""
-    reference: Any = environment.reference()
-    return value if reference is None else float(reference.normalise(value))
+    reference = references.of(environment)
+    return value if reference is None else float(reference.score(value))

@@ -2,8 +2,7 @@
 
 import abc
 import dataclasses
-import math
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -34,14 +33,13 @@ class Reference(NamedTuple):
     random: Array | float  # [], of the uniformly random policy
     optimal: Array | float  # [], of an optimal policy, or of a human
 
-    def normalise(self, value: Array) -> Array:
-        """Puts a return on the scale where random play is 0 and the upper end is 1."""
-        return (value - self.random) / (self.optimal - self.random)
+    def score(self, value: Any) -> Any:
+        """Returns, in numbers or arrays, on the scale where random play is 0 and the upper end 1.
 
-    def score(self, value: float) -> float:
-        """The same for one number; NaN where the two ends are equal and make no scale."""
-        low, high = float(self.random), float(self.optimal)
-        return (value - low) / (high - low) if high != low else math.nan
+        NaN where the two ends are equal and make no scale.
+        """
+        low, high = (np.asarray(end, np.float64) for end in self)
+        return (value - low) / np.where(high == low, np.nan, high - low)
 
 
 class Environment(abc.ABC, Generic[State]):

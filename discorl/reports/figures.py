@@ -4,13 +4,13 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from discorl.reports.charts import Chart, IntervalChart, LineChart
 from discorl.runs import palette
+from discorl.runs.curves import decorate
 from discorl.runs.files import write_atomically
 
 _DPI = 200
@@ -63,7 +63,8 @@ def _lines(chart: LineChart, series: list[str]) -> Figure:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if chart.lines:
         axes.legend(fontsize=8, frameon=False)
-    _decorate(axes)
+    decorate(axes)
+    axes.tick_params(labelsize=8)
     return figure
 
 
@@ -84,12 +85,6 @@ def _intervals(chart: IntervalChart) -> Figure:
         axes.set_ylim(rows - 0.5, -0.5)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_title(title, fontsize=9)
-        _decorate(axes)
+        decorate(axes)
+        axes.tick_params(labelsize=8)
     return figure
-
-
-def _decorate(axes: Axes) -> None:
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8)

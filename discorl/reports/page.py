@@ -10,7 +10,7 @@ from markupsafe import Markup
 from discorl.reports.charts import Chart
 from discorl.runs import palette
 
-NOTHING = "–"  # noqa: RUF001 - in a cell without a number
+NOTHING = "\N{EN DASH}"  # in a cell without a number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from discorl.reports.charts import Line, LineChart
 from discorl.reports.page import NOTHING, Cell, Table
 from discorl.runs import Run, panels
 from discorl.runs.files import write_atomically, write_errors_reported
-from discorl.runs.metrics import MetricsFile, by_seed, recent_return
+from discorl.runs.metrics import MetricsFile, by_seed, known_mean, recent_return
 from discorl.types import UserError
 
 Columns = Mapping[str, np.ndarray]
@@ -177,22 +177,14 @@ def _line(series: int, columns: Columns, along: str, name: str) -> Line:
     place, values = by_seed(columns, along, name)
     pieces = np.array_split(np.arange(len(place)), min(POINTS, len(place)))
     x = np.array([place[piece[-1]] for piece in pieces])
-    means = np.stack([_mean(values[:, piece]) for piece in pieces], axis=1)
-    y = _mean(means.T)
+    means = np.stack([known_mean(values[:, piece]) for piece in pieces], axis=1)
+    y = known_mean(means.T)
     if len(values) == 1:
         return Line(series, x, y)
     none = np.isnan(y)
     low = np.where(none, np.nan, np.where(np.isnan(means), np.inf, means).min(axis=0))
     high = np.where(none, np.nan, np.where(np.isnan(means), -np.inf, means).max(axis=0))
     return Line(series, x, y, low, high)
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """Means over the last axis of what is a number; NaN where nothing is."""
-    known = np.isfinite(values)
-    count = known.sum(axis=-1)
-    total = np.where(known, values, 0.0).sum(axis=-1)
-    return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
 
 
 # --- tables ---------------------------------------------------------------------------------------

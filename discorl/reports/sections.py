@@ -11,9 +11,9 @@ from discorl.comparison import costs
 from discorl.comparison.cells import Cell as Run
 from discorl.comparison.costs import as_text
 from discorl.comparison.results import Results
-from discorl.comparison.statistics import SAMPLES, Estimate
 from discorl.reports import charts, page
 from discorl.reports.page import NOTHING, Cell, Rows, Table
+from discorl.runs.statistics import SAMPLES, Estimate
 
 FEW_RUNS = 5
 

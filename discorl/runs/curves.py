@@ -55,7 +55,7 @@ def learning_curve(
     figure = Figure(figsize=(7, 4), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _decorate(axes, title, x, y)
+    _label(axes, title, x, y)
     along, values = by_seed(metrics, x, y)
     if np.isfinite(values).any():
         _draw(axes, along, values, window or max(1, values.shape[1] // 20))
@@ -89,7 +89,7 @@ def discovery_curve(
     figure.suptitle(title, x=0.01, ha="left", color=_TEXT_COLOUR, fontsize=13)
     grid = figure.subplots(3, 2, sharex=True)
     for axes, panel in zip(grid.flat, panels.of_discovery(metrics), strict=True):
-        _decorate(axes, "", "meta-steps" if axes in grid[-1] else "", panel.title)
+        _label(axes, "", "meta-steps" if axes in grid[-1] else "", panel.title)
         if panel.table == "evaluation":
             _draw_scores(axes, evaluations)
         elif len(panel.columns) == 1:
@@ -216,7 +216,14 @@ def _sums(values: np.ndarray, window: int) -> np.ndarray:
     return sums - earlier
 
 
-def _decorate(axes: Axes, title: str, x: str, y: str) -> None:
+def decorate(axes: Axes) -> None:
+    """A faint grid behind the data, and no frame: how all of our axes look."""
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _label(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_title(title, loc="left", color=_TEXT_COLOUR, fontsize=12)
     axes.set_xlabel(x.replace("_", " "), color=_TEXT_COLOUR)
     axes.set_ylabel(y.replace("_", " "), color=_TEXT_COLOUR)
@@ -225,8 +232,6 @@ def _decorate(axes: Axes, title: str, x: str, y: str) -> None:
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.tick_params(color=_TEXT_COLOUR, labelcolor=_TEXT_COLOUR)
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    decorate(axes)
     axes.spines[["left", "bottom"]].set_color("#999999")
     axes.margins(x=0.02)

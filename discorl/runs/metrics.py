@@ -30,6 +30,14 @@ def as_columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
+def known_mean(values: np.ndarray) -> np.ndarray:
+    """Means over the last axis of what is a number; NaN where nothing is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=-1)
+    total = np.where(known, values, 0.0).sum(axis=-1)
+    return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+
+
 def by_seed(columns: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
     """One column along another, by seed or agent.
 

@@ -14,7 +14,7 @@ import numpy as np
 from discorl.envs import Environment, Reference, references
 from discorl.envs.host import HostEnvironment
 from discorl.networks.recurrence import blank_state
-from discorl.runs import Run, compilation
+from discorl.runs import Run, compilation, statistics
 from discorl.runs.files import write_atomically, write_errors_reported
 from discorl.training.assembly import NetworkFactory, initial_state, reopen
 from discorl.training.host import evaluation
@@ -28,7 +28,6 @@ MAX_HOST_STEPS = 100_000
 MAX_FRAMES = 1_000  # of a film
 FRAME_MILLISECONDS = 120
 LAST_FRAME_MILLISECONDS = 900
-RESAMPLES = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +52,9 @@ class Evaluation:
 
         There is no score where episodes were stopped: references are of whole ones.
         """
-        low, high = mean_interval(self.returns.ravel())
-        mean = float(self.returns.mean())
+        mean, low, high = dataclasses.astuple(
+            statistics.estimate(statistics.mean, self.returns.reshape(-1, 1))
+        )
         scores: list[float] | list[None] = [None] * 3
         if self.reference is not None and not self.unfinished:
             scores = [self.reference.score(value) for value in (mean, low, high)]
@@ -72,16 +72,6 @@ class Evaluation:
             "mean_return_by_seed": self.returns.mean(axis=1).tolist(),
             "metrics": dict(self.metrics),
         }
-
-
-def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Percentile bootstrap interval of a mean."""
-    generator = np.random.default_rng(0)
-    # One resample at a time: all at once would be gigabytes for many episodes.
-    means = [generator.choice(values, values.size).mean() for _ in range(RESAMPLES)]
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)
 
 
 def evaluate(

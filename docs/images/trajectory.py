@@ -67,9 +67,9 @@ def draw_rows(axes: Axes) -> None:
         cells = {
             "action": f"$a_{t}$",
             "reward": f"$r_{t}$ = {REWARD[t]}",
-            "terminated": "True" if t == TERMINATED else "–",
-            "truncated": "True" if t == TRUNCATED else "–",
-            "filler": "True" if t == FILLER else "–",
+            "terminated": "True" if t == TERMINATED else "\N{EN DASH}",
+            "truncated": "True" if t == TRUNCATED else "\N{EN DASH}",
+            "filler": "True" if t == FILLER else "\N{EN DASH}",
             "one-step target": target(t),
         }
         for name, text in cells.items():
