@@ -187,6 +187,32 @@ def test_columns_are_fixed_by_the_first_row(run, row, words):
     assert (run.path / "metrics.csv").read_bytes() == before
 
 
+def test_tensorboard_goes_along_environment_steps(run):
+    rows = [{"update": i, "global_step": 64 * i, "wall_time": 1.0, "loss": 0.5} for i in (1, 2)]
+    run.log(rows)
+    assert logged(run.path / "tensorboard") == [(64, {"loss": 0.5}), (128, {"loss": 0.5})]
+
+
+def test_a_tracker_that_replaces_the_writer_of_events_is_told_of_every_folder(run, monkeypatch):
+    """As wandb does with `sync_tensorboard=True`: it then reads the files by itself."""
+    import tensorboardX.writer
+
+    told = []
+
+    class Told(tensorboardX.writer.EventFileWriter):
+        def __init__(self, logdir, *arguments, **settings):
+            told.append(logdir)
+            super().__init__(logdir, *arguments, **settings)
+
+    monkeypatch.setattr(tensorboardX.writer, "EventFileWriter", Told)
+    run.log([{"update": 1, "seed": seed, "loss": 0.5} for seed in (0, 1)])
+    run.log([{"update": 1, "score": 0.25}], "evaluation")
+    folder = run.path / "tensorboard"
+    assert told == [str(folder / name) for name in ("seed_0", "seed_1", "evaluation")]
+    assert logged(folder / "seed_1") == [(1, {"loss": 0.5})]
+    assert logged(folder / "evaluation") == [(1, {"score": 0.25})]
+
+
 def test_tensorboard_has_a_folder_per_seed(run):
     run.log([{"update": 1, "seed": 0, "return": 0.5}, {"update": 1, "seed": 1, "return": np.nan}])
     run.log([{"update": 2, "seed": 0, "return": 1.5}, {"update": 2, "seed": 1, "return": 2.5}])

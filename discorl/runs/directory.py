@@ -134,14 +134,15 @@ class Run:
 
         Args:
             rows: numbers by column. Every row of a table has the columns of the first one, among
-                them "update"; NaN says that there is nothing to report. Rows with a column "seed"
-                or "agent" go to one TensorBoard folder for each.
+                them "update" and, if TensorBoard is to go along it, "global_step". NaN says that
+                there is nothing to report. Rows with a column "seed" or "agent" go to one
+                TensorBoard folder for each.
             table: name of the table, kept in `TABLE.csv`.
         """
         self._check_writable()
         with _full_disk_reported(self.path, f"the last rows of {table}.csv are missing"):
             self._table(table).append(rows)
-            self._tensorboard.append(rows, "" if table == "metrics" else table)
+            self._tensorboard.append(rows, table)
 
     def save(self, update: int, state: PyTree, *, keep: int = 2) -> None:
         """Writes a checkpoint, then deletes the ones it makes superfluous.
@@ -250,7 +251,9 @@ class Run:
         with _full_disk_reported(self.path, "nothing was changed"):
             for table in self._tables():
                 self._table(table).cut(update)
-        self._tensorboard.restart(0 if update is None else update + 1)
+        self._tensorboard.restart(
+            {table: self._table(table).next_step() for table in self._tables()}
+        )
 
 
 def check_source(config: Any, settings: Mapping[str, Any], *, out: Any, resume: Any) -> None:

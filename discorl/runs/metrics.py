@@ -17,6 +17,9 @@ from discorl.runs.files import write_atomically
 Row = Mapping[str, float | int]
 
 EPISODE = "episode/"  # begins the names of metrics that are means over episodes
+STEP = "global_step"  # the environment steps that an agent has taken
+# Columns that say where and when a row belongs, rather than what was found there.
+_PLACES = ("update", "seed", "agent", "group", STEP, "wall_time")
 RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is reported
 
 
@@ -124,6 +127,12 @@ class MetricsFile:
         cells = zip(*rows, strict=True) if rows else ((),) * len(names)
         return {name: _numbers(column) for name, column in zip(names, cells, strict=True)}
 
+    def next_step(self) -> int:
+        """The first step, of the environment or else update, that no row has."""
+        columns = self.columns()
+        steps = columns.get(STEP, columns.get("update", np.zeros(0)))
+        return int(steps.max()) + 1 if len(steps) else 0
+
     def _header(self) -> list[str]:
         if not self._path.exists():
             return []
@@ -140,7 +149,7 @@ class MetricsFile:
 
 
 class TensorBoard:
-    """Event files for TensorBoard.
+    """Event files for TensorBoard, over environment steps where a row tells them.
 
     The events are written in the caller's thread: the queue of `SummaryWriter` would block forever
     once its writing thread has met a full disk.
@@ -148,31 +157,29 @@ class TensorBoard:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._purge_step: int | None = None
+        self._purge_steps: Mapping[str, int] | None = None  # by table
         self._writers: dict[str, Any] = {}  # by sub-folder
 
-    def append(self, rows: Sequence[Row], table: str = "") -> None:
+    def append(self, rows: Sequence[Row], table: str = "metrics") -> None:
         """Adds the numbers of rows, those of a seed or an agent in a folder of its own."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
         for row in rows:
-            whose = [f"{name}_{int(row[name])}" for name in ("seed", "agent") if name in row]
-            folder = "/".join([*filter(None, [table]), *whose])
             values = [
                 Summary.Value(tag=name, simple_value=float(value))
                 for name, value in row.items()
-                if name not in ("update", "seed", "agent", "group") and not math.isnan(value)
+                if name not in _PLACES and not math.isnan(value)
             ]
-            event = Event(wall_time=time.time(), step=int(row["update"]))
+            event = Event(wall_time=time.time(), step=int(row.get(STEP, row["update"])))
             event.summary.CopyFrom(Summary(value=values))
-            self._writer(folder).write_event(event)
+            self._writer(row, table).write_event(event)
         self.flush()
 
-    def restart(self, step: int) -> None:
-        """Makes TensorBoard forget earlier events from a step on."""
+    def restart(self, steps: Mapping[str, int]) -> None:
+        """Makes TensorBoard forget earlier events of each table from a step on."""
         self.close()
-        self._purge_step = step
+        self._purge_steps = steps
 
     def flush(self) -> None:
         """Hands the events so far to the system."""
@@ -186,20 +193,33 @@ class TensorBoard:
             with contextlib.suppress(OSError):  # a full disk was reported by the append before
                 writer.close()
 
-    def _writer(self, folder: str) -> Any:
+    def _writer(self, row: Row, table: str) -> Any:
+        whose = [f"{name}_{int(row[name])}" for name in ("seed", "agent") if name in row]
+        folder = "/".join([*([] if table == "metrics" else [table]), *whose])
         if folder not in self._writers:
-            # Imported late, for it takes long and a run that is only read needs none of it.
-            from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-            (self._folder / folder).mkdir(parents=True, exist_ok=True)
-            # The name alone has a resolution of seconds: a quick resume would overwrite the file.
-            writer = EventsWriter(str(self._folder / folder / "events"), f".{time.time_ns()}")
-            if self._purge_step is not None:
+            writer = _open_events(self._folder / folder)
+            if self._purge_steps is not None:
                 start = SessionLog(status=SessionLog.START)
-                writer.write_event(Event(step=self._purge_step, session_log=start))
+                writer.write_event(Event(step=self._purge_steps.get(table, 0), session_log=start))
             self._writers[folder] = writer
         return self._writers[folder]
+
+
+def _open_events(folder: Path) -> Any:
+    """A writer of events to a new file in a folder."""
+    # Imported late, for it takes long and a run that is only read needs none of it.
+    from tensorboardX import event_file_writer, writer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    # The name alone has a resolution of seconds: a quick resume would overwrite the file.
+    suffix = f".{time.time_ns()}"
+    if writer.EventFileWriter is event_file_writer.EventFileWriter:
+        return event_file_writer.EventsWriter(str(folder / "events"), suffix)
+    # Somebody has put a class in its place to learn of such folders, as wandb does with
+    # `sync_tensorboard=True`. It is told; the events are written in this thread all the same.
+    return writer.EventFileWriter(str(folder), filename_suffix=suffix)._ev_writer
 
 
 def _check_columns(row: Row, names: Sequence[str]) -> None:
