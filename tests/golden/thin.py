@@ -1,7 +1,7 @@
 """Makes small golden files of full-size ones: `python tests/golden/thin.py FULL_DIR OUT_DIR`.
 
-Inputs stay as they are, in float32 where that loses nothing. Expected arrays above MAX_BYTES are left
-out, and named in the file, so that `discorl verify` can tell them from arrays that got lost.
+Inputs stay as they are, in float32 where that loses nothing. Expected arrays above MAX_BYTES are
+left out, and named in the file, so that `discorl verify` can tell them from arrays that got lost.
 """
 
 import json
