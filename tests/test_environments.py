@@ -140,7 +140,6 @@ def test_sound_environments_keep_the_contract(environment):
         "values",
         "by hand",
         "ends",
-        "last observations",
     ]
     assert [finding for finding in findings if not finding.ok] == []
 
@@ -189,13 +188,36 @@ class Flawed(Environment):
         ),
         ("raises", "types", "step raised ValueError: out of coffee"),
         ("nan", "values", "observation holds NaN or infinity"),
-        ("resets itself", "last observations", "must not reset itself"),
+        ("resets itself", "ends", "must not reset itself"),
     ],
 )
 def test_flaws_are_found(flaw, check, detail):
     failed = [each for each in conformance.check(Flawed(flaw), steps=5, count=2) if not each.ok]
     assert [each.check for each in failed] == [check]
     assert detail in failed[0].detail
+
+
+def test_ends_that_nobody_saw_are_not_checked(capsys, monkeypatch):
+    *others, ends = conformance.check(Flawed("resets itself"), steps=2, count=2)
+    assert (ends.check, ends.verdict) == ("ends", "not checked")
+    assert ends.detail == "no episode ended within 2 steps of random play"
+    assert {finding.verdict for finding in others} == {"ok"}
+    monkeypatch.setitem(envs.REGISTRY, "flawed", Flawed)
+    status, out, _ = run(capsys, "check", "flawed:flaw=none", "--steps", "2")
+    assert status == 0
+    assert "not checked  ends " in out
+    assert out.splitlines()[-1].endswith("keeps the contract, as far as it was checked")
+
+
+@pytest.mark.parametrize(("limit", "ends"), [(3, (0, 2)), (0, (2, 0))])
+def test_ends_are_counted(limit, ends):
+    environment = Truncated(limit=limit) if limit else Flawed("none")
+    finding = conformance.check(environment, steps=7, count=2)[-1]
+    terminated, truncated = ends
+    assert finding.detail == (
+        f"of 2 episodes {terminated} terminated and {truncated} were truncated "
+        "within 7 steps of random play"
+    )
 
 
 class Unlicensed(Flawed):
@@ -210,6 +232,7 @@ def test_a_declaration_that_raises_is_found():
         "check": "declaration",
         "ok": False,
         "detail": "it raised OSError: no licence",
+        "checked": True,
     }
 
 

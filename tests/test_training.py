@@ -392,8 +392,11 @@ def test_settings_come_from_one_place():
 
 def test_an_existing_directory_is_not_overwritten(tmp_path):
     discorl.train(**TINY | {"updates": 1}, out=tmp_path / "run")
-    with pytest.raises(UserError, match="run"):
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert before
+    with pytest.raises(UserError, match=r"/run already holds a run; resume it with"):
         discorl.train(**TINY | {"updates": 1}, out=tmp_path / "run")
+    assert before == {path: path.read_bytes() for path in before}
 
 
 class Poisoned(Catch):
@@ -415,3 +418,5 @@ def test_a_loss_that_is_no_number_is_told_once(capsys):
 def test_an_environment_of_the_users_own():
     result = discorl.train(environment=Catch(rows=3, columns=3), **TINY | {"env": "mine"})
     assert result.finished
+    # An episode of this Catch, and of none by name, is two steps long.
+    assert set(result.metrics["episode_length"][result.metrics["episodes"] > 0]) == {2.0}

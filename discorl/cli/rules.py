@@ -84,7 +84,7 @@ def check(rule: tyro.conf.Positional[str], rules_path: Path | None = None, seed:
     """
     findings = conformance.check(*rules.load(rule, rules_path=rules_path), seed=seed)
     ok = all(finding.ok for finding in findings)
-    rows = [("ok" if each.ok else "FAILED", each.check, each.detail) for each in findings]
+    rows = [(each.verdict, each.check, each.detail) for each in findings]
     verdict = f"{rule} keeps the contract" if ok else f"{rule} breaks the contract"
     data = {"name": rule, "ok": ok, "findings": [vars(finding) for finding in findings]}
     return Result(data, f"{table(rows)}\n{verdict}", ok)

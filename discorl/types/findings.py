@@ -12,13 +12,26 @@ class Finding:
     """What one check found."""
 
     check: str
-    ok: bool
+    ok: bool  # nothing is wrong; also if nothing could be checked
     detail: str
+    checked: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two, for people."""
+        if not self.checked:
+            return "not checked"
+        return "ok" if self.ok else "FAILED"
 
 
 def judge(check: str, problems: list[str], detail: str) -> Finding:
     """Fails with the problems, or passes with the detail."""
     return Finding(check, not problems, "; ".join(problems) or detail)
+
+
+def not_checked(check: str, reason: str) -> Finding:
+    """Neither passes nor fails."""
+    return Finding(check, ok=True, detail=reason, checked=False)
 
 
 def raised(what: str, error: BaseException) -> str:

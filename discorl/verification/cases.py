@@ -75,7 +75,7 @@ def cast(tree: PyTree, dtype: str) -> PyTree:
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested dicts as one, with names joined by `/`."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{name}/")

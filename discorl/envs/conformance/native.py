@@ -9,7 +9,7 @@ import numpy as np
 from discorl.envs.base import Environment, Step
 from discorl.envs.conformance.findings import at, difference, same, values
 from discorl.types import Key, PyTree
-from discorl.types.findings import Finding, judge, mismatch, raised
+from discorl.types.findings import Finding, judge, mismatch, not_checked, raised
 
 
 def check_native(environment: Environment, steps: int, count: int, seed: int) -> list[Finding]:
@@ -41,8 +41,7 @@ def _played(environment: Environment, steps: int, count: int, seed: int) -> list
         same("determinism", played, again, "the same seed gives the same episodes"),
         values(step.observation, step.reward),
         _by_hand(environment, first, step, key, count),
-        _ends(step.terminated, step.truncated),
-        _last_observations(first, step),
+        _ends(first, step),
     ]
 
 
@@ -134,16 +133,28 @@ def _by_hand(environment: Environment, first: PyTree, step: Step, key: Key, coun
     return judge("by hand", problems, detail)
 
 
-def _ends(terminated: np.ndarray, truncated: np.ndarray) -> Finding:
-    count, steps = terminated.shape
-    before = np.cumsum(terminated | truncated, axis=1) - (terminated | truncated) == 0
-    ends = (terminated & before).sum(), (truncated & ~terminated & before).sum()
-    detail = f"of {count} episodes {ends[0]} terminated and {ends[1]} were truncated"
-    return Finding("ends", True, f"{detail} within {steps} steps of random play")
+def _ends(first: PyTree, step: Step) -> Finding:
+    """Episodes end with their own last observation: an environment never resets itself."""
+    count, steps = step.reward.shape
+    over = step.terminated | step.truncated
+    if not over.any():
+        return not_checked("ends", f"no episode ended within {steps} steps of random play")
+    last = np.cumsum(over, axis=1) * over == 1  # the first end of each
+    terminated = (step.terminated & last).sum()
+    detail = f"of {count} episodes {terminated} terminated and {last.sum() - terminated} were "
+    problem = (
+        "every episode ends with an observation that episodes begin with: an environment must not "
+        "reset itself"
+    )
+    return judge(
+        "ends",
+        [problem] if _resets_itself(first, step) else [],
+        f"{detail}truncated within {steps} steps of random play",
+    )
 
 
-def _last_observations(first: PyTree, step: Step) -> Finding:
-    """Whether all episodes seem to end where episodes begin: a sign of a reset inside `step`."""
+def _resets_itself(first: PyTree, step: Step) -> bool:
+    """Whether all episodes seem to end, and to be nowhere else, where episodes begin."""
     starts = {_bytes(first, i) for i in range(step.reward.shape[0])}
     last, middle = [], []
     for index, ends in enumerate(step.terminated | step.truncated):
@@ -152,10 +163,7 @@ def _last_observations(first: PyTree, step: Step) -> Finding:
             seen = [_bytes(step.observation, index, time) in starts for time in range(end + 1)]
             last.append(seen[-1])
             middle += seen[:-1]
-    if last and all(last) and middle and not any(middle):
-        problem = "every episode ends with an observation that episodes begin with: an environment "
-        return Finding("last observations", False, problem + "must not reset itself")
-    return Finding("last observations", True, "no sign of an environment that resets itself")
+    return all(last) and bool(middle) and not any(middle)
 
 
 def _bytes(tree: PyTree, *index: int) -> bytes:
