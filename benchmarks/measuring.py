@@ -35,16 +35,16 @@ def flops(function: Callable, *arguments) -> float:
     return compiled.cost_analysis()["flops"]
 
 
-def peak_probe() -> Callable[[], float]:
-    """A function that measures the FLOP/s of one large matrix product."""
+def peak_probe(clock: Callable[[], float] = time.perf_counter) -> Callable[[], float]:
+    """A function that measures the FLOP/s of one large matrix product, by seconds of a clock."""
     product = jax.jit(lambda a, b: a @ b)
     a = jnp.ones((PEAK_SIZE, PEAK_SIZE))
     product(a, a).block_until_ready()
 
     def measure() -> float:
-        start = time.perf_counter()
+        start = clock()
         product(a, a).block_until_ready()
-        return 2 * PEAK_SIZE**3 / (time.perf_counter() - start)
+        return 2 * PEAK_SIZE**3 / (clock() - start)
 
     return measure
 

@@ -91,7 +91,7 @@ class Lives:
         self.family, self.size = family, size
         self._agent = agent
         self._learner = _learner(agent, family, rule)
-        self._program = jax.jit(self._live)
+        self._program = jax.jit(self.program)
         self._sample = jax.jit(jax.vmap(family.sample, in_axes=(0, None)), static_argnums=1)
         self._reference = jax.jit(jax.vmap(family.reference))
 
@@ -139,10 +139,21 @@ class Lives:
         reference = jax.device_get(self._reference(tasks))
         return (returns - reference.random) / (reference.optimal - reference.random)
 
-    def _live(
+    def program(
         self, etas: Params, tasks: PyTree, keys: Key, rates: Array, updates: Array
     ) -> tuple[Array, Array]:
-        """Sums of returns and numbers of episodes, [size, BINS] each."""
+        """All lives of one call, to be compiled.
+
+        Args:
+            etas: leaves [size, ...].
+            tasks: leaves [size, ...].
+            keys: [size].
+            rates: learning rates, [size].
+            updates: [] int32.
+
+        Returns:
+            sums of returns and numbers of episodes, [size, BINS] each.
+        """
 
         def begin(task: PyTree, key: Key, rate: Array) -> TrainState:
             return with_learning_rate(self._trainer(task).init(key, updates), rate)

@@ -188,7 +188,8 @@ class Lean(Rule):
         log_rho = jnp.sum(taken * (log_pi - log_mu), axis=0)
         inputs = _inputs(self._features(state), values, sigma, log_pi, log_prior, taken, log_rho)
         residual = _network(eta, inputs)
-        q_bonus, log_emphasis = jnp.sum(taken * residual[1:], axis=1)
+        # One sum each: XLA is slow at sums over an axis that is not the first.
+        q_bonus, log_emphasis = (jnp.sum(taken * part, axis=0) for part in residual[1:])
         clip = self.clip * coefficients["clip"]
         improved = jax.nn.softmax(
             coefficients["prior"] * log_prior
@@ -326,7 +327,9 @@ def _inputs(
 def _network(eta: Params, inputs: Array) -> Array:
     """One hidden layer, with the inputs passed on beside it: [3, A, T, B]."""
     rows = inputs.reshape(NUM_INPUTS, -1)
-    hidden = jnp.tanh(eta["hidden"].T @ rows)
     weights = eta["output"] * jnp.array(OUTPUT_GAINS, rows.dtype)
-    outputs = weights.T @ jnp.concatenate([rows, hidden])
+    # One product for all that the inputs are multiplied by.
+    first = jnp.concatenate([eta["hidden"], weights[:NUM_INPUTS]], axis=1).T @ rows
+    units = eta["hidden"].shape[1]
+    outputs = first[units:] + weights[NUM_INPUTS:].T @ jnp.tanh(first[:units])
     return outputs.reshape(-1, *inputs.shape[1:])
