@@ -19,6 +19,12 @@ def run(name, monkeypatch, capsys, *arguments):
     return capsys.readouterr().out
 
 
+def test_a_rule_of_ones_own_learns(monkeypatch, capsys):
+    out = run("own_rule.py", monkeypatch, capsys)
+    assert float(re.search(r"the updates: (-?\d\.\d\d)", out)[1]) > 0.9
+    assert len((EXAMPLES / "own_rule.py").read_text().splitlines()) <= 40
+
+
 @pytest.mark.parametrize(
     "name",
     ["own_loop.py", "own_environment.py", "flax_network.py", "equinox_network.py"],
@@ -46,6 +52,7 @@ def test_no_example_is_left_out():
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
         "own_loop.py",
         "own_environment.py",
+        "own_rule.py",
         "flax_network.py",
         "equinox_network.py",
     }

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import discorl
 from discorl import envs, rules
 from discorl.cli import envs as envs_command
 from discorl.cli import rules as rules_command
@@ -124,6 +125,59 @@ def test_without_a_name_a_rule_is_called_like_its_class():
         outputs = targets = loss = None
 
     assert Nameless.name == "Nameless"
+
+
+# --- training -------------------------------------------------------------------------------------
+
+FEW = {
+    "env": "catch:rows=3,columns=2",
+    "preset": "small",
+    "hidden": (8,),
+    "updates": 4,
+    "checkpoint_every": 2,
+}
+
+
+def test_training_with_a_rule_by_name_is_remembered(write, tmp_path):
+    write("my_rules.py", OWN)
+    whole = discorl.train(rule="my_rules:Mine,scale=3", out=tmp_path / "run", **FEW)
+    assert whole.config.rule == "my_rules:Mine,scale=3"
+    assert whole.config.learning_rate == 0.25
+    kept, eta = rules.load(str(tmp_path / "run" / "rule.npz"))
+    assert kept.scale == 3
+    np.testing.assert_array_equal(eta["net"][0], rules.load("my_rules:Mine")[1]["net"][0])
+    again = discorl.train(resume=tmp_path / "run")
+    assert again.finished
+    np.testing.assert_array_equal(again.metrics["loss"], whole.metrics["loss"])
+
+
+def test_training_with_an_object_needs_it_again(write, tmp_path):
+    write("my_rules.py", OWN)
+    rule, eta = rules.load("my_rules:Mine,scale=3")
+    other = jax.tree.map(lambda x: x + 1, eta)
+    whole = discorl.train(rule=(rule, other), **FEW)
+    run = tmp_path / "run"
+    half = discorl.train(rule=(rule, other), out=run, **FEW)
+    assert half.config.rule == "my_rules:Mine,scale=3.0"
+    np.testing.assert_array_equal(half.metrics["loss"], whole.metrics["loss"])
+    plain = discorl.train(rule=rule, **FEW)
+    assert not np.array_equal(plain.metrics["loss"], whole.metrics["loss"])
+    for checkpoint in sorted((run / "checkpoints").iterdir())[1:]:
+        checkpoint.unlink()
+    with pytest.raises(UserError, match=r"with a rule of its own: give it again, as `rule=...`"):
+        discorl.train(resume=run)
+    with pytest.raises(UserError, match=r"with a rule of its own: give it again, as `rule=...`"):
+        discorl.evaluate(run)
+    resumed = discorl.train(resume=run, rule=rule)  # its parameters are in the run
+    assert resumed.finished
+    np.testing.assert_array_equal(resumed.metrics["loss"], whole.metrics["loss"])
+    assert discorl.evaluate(run, rule=rule, episodes=2).update == 4
+
+
+def test_an_object_brings_its_discount_and_recipe():
+    config = discorl.configure(PPO(discount=0.5, epochs=2), env="catch")
+    assert (config.rule, config.discount, config.environments) == ("ppo:epochs=2", 0.5, 32)
+    assert discorl.configure(PPO(discount=0.5), env="catch", discount=0.9).discount == 0.9
 
 
 # --- other packages -------------------------------------------------------------------------------

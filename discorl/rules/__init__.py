@@ -9,13 +9,14 @@ from discorl.rules.muesli import Muesli
 from discorl.rules.policy_gradient import PolicyGradient
 from discorl.rules.ppo import PPO
 from discorl.rules.q_lambda import QLambda
-from discorl.rules.registry import REGISTRY, find, is_learned, load, recipe, text_of
+from discorl.rules.registry import REGISTRY, Given, find, is_learned, load, recipe, text_of
 
 __all__ = [
     "PPO",
     "REGISTRY",
     "ActorCritic",
     "Disco",
+    "Given",
     "Muesli",
     "PolicyGradient",
     "QLambda",

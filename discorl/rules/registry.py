@@ -37,7 +37,7 @@ REGISTRY: dict[str, type[Rule]] = {
 GROUP = "discorl.rules"  # of entry points
 
 Factory = Callable[..., Any]
-Given = str | Rule | tuple[Rule, Params]
+Given = str | Rule | tuple[Rule, Params]  # how users give a rule
 
 
 def is_learned(rule: type[Rule] | Rule) -> bool:
@@ -139,8 +139,11 @@ def recipe(rule: Given, rules_path: str | Path | None = None) -> Mapping[str, An
     return _build(factory, spec).recipe
 
 
-def text_of(rule: Rule) -> str:
+def text_of(rule: Given) -> str:
     """What to call a rule that was given as an object: its class and the settings it changes."""
+    if isinstance(rule, str):
+        return rule
+    rule = rule[0] if isinstance(rule, tuple) else rule
     changed = [
         f"{field.name}={value}"
         for field in dataclasses.fields(rule)

@@ -30,6 +30,7 @@ def build(
     environment: Environment | HostEnvironment,
     network: NetworkFactory | None = None,
     rule_file: Path | None = None,
+    rule: rules.Given | None = None,
 ) -> tuple[Trainer | HostTrainer, Params]:
     """Puts a trainer together from its settings.
 
@@ -39,6 +40,7 @@ def build(
         network: makes a network from the rule's outputs and the observation's shapes; by default
             the standard one.
         rule_file: file of the rule, in place of where `config` would have it looked for.
+        rule: a rule as an object, in place of the one that `config` names.
 
     Returns:
         the trainer; the rule's parameters.
@@ -48,15 +50,15 @@ def build(
             or with the rule.
     """
     check_environment(environment, config.env)
-    rule, eta = rules.load(
-        config.rule, file=rule_file, rules_path=config.rules_path, discount=config.discount
+    built, eta = rules.load(
+        rule or config.rule, file=rule_file, rules_path=config.rules_path, discount=config.discount
     )
-    if config.batch % rule.minibatches:
+    if config.batch % built.minibatches:
         raise UserError(
             f"batch is {config.batch}; rule {config.rule!r} needs a multiple of its "
-            f"{rule.minibatches} minibatches"
+            f"{built.minibatches} minibatches"
         )
-    gradient_steps = rule.epochs * rule.minibatches
+    gradient_steps = built.epochs * built.minibatches
     steps_per_update = config.environments * config.unroll
     optimisation = Optimisation(
         learning_rate=config.learning_rate,
@@ -69,7 +71,7 @@ def build(
         max_gradient_norm=config.max_gradient_norm,
         adam_epsilon=config.adam_epsilon,
     )
-    spec = rule.outputs(environment.num_actions)
+    spec = built.outputs(environment.num_actions)
     seen = frames.stacked(environment.observation, config.frame_stack)
     if isinstance(environment, HostEnvironment):
         seen = environment.shown(seen)
@@ -77,7 +79,7 @@ def build(
     if isinstance(environment, HostEnvironment):
         net = prepared(net, environment.prepare)
     learner = Learner(
-        rule, net, optimisation.optimizer(rate_in_state=True), environment.num_actions
+        built, net, optimisation.optimizer(rate_in_state=True), environment.num_actions
     )
     eta = jax.tree.map(jnp.asarray, eta)
     if not isinstance(environment, HostEnvironment):
@@ -148,6 +150,7 @@ def reopen(
     run: Run,
     environment: Environment | HostEnvironment | None,
     network: NetworkFactory | None,
+    rule: rules.Given | None = None,
 ) -> tuple[Trainer | HostTrainer, Params]:
     """Puts the trainer of an existing run together again.
 
@@ -155,6 +158,7 @@ def reopen(
         run: the run.
         environment: the environment, if the run was given one of its own.
         network: the network, likewise.
+        rule: the rule, likewise.
 
     Raises:
         UserError: the run is of another kind or version, or needs something of its own.
@@ -163,7 +167,7 @@ def reopen(
         raise UserError(f"{run.path} holds a run of `{run.kind}`; expected one of `train`")
     settings = dict(run.config)
     own = settings.pop("own", {})
-    for name, given in (("environment", environment), ("network", network)):
+    for name, given in (("environment", environment), ("network", network), ("rule", rule)):
         if own.get(name) and given is None:
             raise UserError(
                 f"{run.path} was made in Python with a {name} of its own: give it again, as "
@@ -173,4 +177,4 @@ def reopen(
     config = Config(**settings)
     kept = run.path / RULE_FILE
     rule_file = kept if kept.exists() else None
-    return build(config, environment or envs.make(config.env), network, rule_file)
+    return build(config, environment or envs.make(config.env), network, rule_file, rule)

@@ -290,7 +290,7 @@ def small_preset(preset: str) -> str | None:
 
 
 def configure(
-    rule: str = DEFAULT_RULE,
+    rule: rules.Given = DEFAULT_RULE,
     env: str = DEFAULT_ENVIRONMENT,
     preset: str | None = None,
     **settings: Any,
@@ -298,7 +298,7 @@ def configure(
     """Puts a run's settings together: the given ones, the rule's own recipe, then the preset.
 
     Args:
-        rule: name or file of the rule.
+        rule: the rule: its name or file, or an object, whose discount is then the default.
         env: name of the environment.
         preset: name of the preset; by default the one that suits the environment.
         **settings: any other field of `Config`.
@@ -312,7 +312,10 @@ def configure(
     fields = dataclasses.fields(Config)
     specs.require_known("setting", settings, [field.name for field in fields])
     recipe = rules.recipe(rule, settings.get("rules_path"))
-    values = {"rule": rule, "env": env, "preset": preset, **PRESETS[preset], **recipe, **settings}
+    if not isinstance(rule, str):
+        settings.setdefault("discount", (rule[0] if isinstance(rule, tuple) else rule).discount)
+    chosen = {"rule": rules.text_of(rule), "env": env, "preset": preset}
+    values = chosen | dict(PRESETS[preset]) | dict(recipe) | settings
     steps = values.pop("steps")
     config = Config(**values)
     if "updates" in settings:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discorl import rules
 from discorl.envs import Environment, Reference, references
 from discorl.envs.host import HostEnvironment
 from discorl.networks.recurrence import blank_state
@@ -84,6 +85,7 @@ def evaluate(
     max_steps: int | None = None,
     environment: Environment | HostEnvironment | None = None,
     network: NetworkFactory | None = None,
+    rule: rules.Given | None = None,
 ) -> Evaluation:
     """Plays the newest agent of a training run.
 
@@ -98,6 +100,7 @@ def evaluate(
             and 100,000 on the host, where it is looked at every 32 steps.
         environment: the environment, if the run was given one of its own.
         network: the network, likewise.
+        rule: the rule, likewise.
     """
     if episodes < 1:
         raise UserError(f"episodes is {episodes}; expected at least 1")
@@ -105,7 +108,7 @@ def evaluate(
         raise UserError(f"max_steps is {max_steps}; expected at least 1")
     compilation.enable_cache()
     with Run.open(path, read_only=True) as run:
-        trainer, _ = reopen(run, environment, network)
+        trainer, _ = reopen(run, environment, network, rule)
         restored = run.restore(jax.eval_shape(lambda: initial_state(trainer)))
     if restored is None:
         raise UserError(f"{path} has no checkpoint yet: there is no agent to evaluate")

@@ -1,6 +1,7 @@
 """Training: a run from its settings to its results, and the loop on the host around updates."""
 
 import contextlib
+import dataclasses
 import math
 import os
 import sys
@@ -36,6 +37,7 @@ def train(
     *,
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    rule: rules.Given | None = None,
     environment: Environment | HostEnvironment | None = None,
     network: NetworkFactory | None = None,
     on_rows: Callable[[list[dict[str, float]]], None] | None = None,
@@ -48,6 +50,8 @@ def train(
         config: all settings; or else give them one by one.
         out: the run directory to make; None keeps nothing on disk.
         resume: a run directory to go on with, in place of settings.
+        rule: the rule: a text that names it, or a rule of your own, with its parameters as a pair
+            (`(MyRule(), eta)`) or without, which makes new ones.
         environment: an environment of your own, in place of one by name.
         network: makes a network of your own from the rule's `OutputSpec` and the observation's
             shapes and dtypes.
@@ -62,26 +66,47 @@ def train(
         result = discorl.train(rule="ppo", env="catch", seed=1, out="runs/ppo")
         print(result.recent_return())
     """
+    own_rule = None if isinstance(rule, str) else rule
+    if isinstance(rule, str):
+        settings["rule"] = rule
     check_source(config, settings, out=out, resume=resume)
     compilation.enable_cache()
     with contextlib.ExitStack() as stack:
         run = None
         if resume is not None:
             run = stack.enter_context(Run.open(resume))
-            trainer, eta = reopen(run, environment, network)
+            trainer, eta = reopen(run, environment, network, own_rule)
         else:
-            config = config or configure(**settings)
-            trainer, eta = build(config, environment or envs.make(config.env), network)
+            if config is None:
+                config = configure(**settings | ({} if own_rule is None else {"rule": own_rule}))
+            elif own_rule is not None:
+                config = dataclasses.replace(config, rule=rules.text_of(own_rule))
+            trainer, eta = build(
+                config, environment or envs.make(config.env), network, rule=own_rule
+            )
         template = jax.eval_shape(lambda: initial_state(trainer))
         capacity.check_replay(trainer.config, template.replay)
         if out is not None:
-            own = {"environment": environment is not None, "network": network is not None}
-            rule = rules.find(trainer.config.rule, trainer.config.rules_path)
-            described = trainer.config.as_dict() | {"own": own}
-            run = stack.enter_context(Run.create(out, described, copies={RULE_FILE: rule}))
+            run = stack.enter_context(_create(out, trainer.config, environment, network, own_rule))
+            if not (run.path / RULE_FILE).exists() and jax.tree.leaves(eta):
+                trainer.learner.rule.save(run.path / RULE_FILE, eta)
         if environment is not None or network is not None:
             programs = None  # which are told apart by names
         return _Loop(trainer, eta, run, template, on_rows, programs).run()
+
+
+def _create(
+    out: str | os.PathLike[str],
+    config: Config,
+    environment: Environment | HostEnvironment | None,
+    network: NetworkFactory | None,
+    rule: rules.Given | None,
+) -> Run:
+    """A run directory that knows which of these were objects, and holds a copy of a rule's file."""
+    objects = {"environment": environment, "network": network, "rule": rule}
+    own = {name: given is not None for name, given in objects.items()}
+    file = rules.find(config.rule, config.rules_path) if rule is None else None
+    return Run.create(out, config.as_dict() | {"own": own}, copies={RULE_FILE: file})
 
 
 class _Loop:
