@@ -53,6 +53,11 @@ svg.dispatchEvent(new PointerEvent("pointerleave"));
 seen.tipHidden = chart.querySelector(".tip").hidden;
 chart.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
 seen.byKey = chart.querySelector(".tip").innerText;
+const dots = document.getElementById("chart-aggregates"), dot = dots.querySelector(".row");
+dot.dispatchEvent(new PointerEvent("pointerenter"));
+seen.dotTip = dots.querySelector(".tip").innerText;
+dot.dispatchEvent(new PointerEvent("pointerleave"));
+seen.dotTipHidden = dots.querySelector(".tip").hidden;
 buttons[1].click();
 seen.after = [lines(), rows()];
 const table = document.querySelectorAll("#summary tbody tr");
@@ -124,6 +129,10 @@ def test_page_in_a_browser(results, page, tmp_path):
     assert "ppo" not in seen["tip"]
     assert seen["tipHidden"] is True
     assert seen["byKey"] == seen["tip"]
+    first = results.aggregates["actor_critic"]["iqm"]
+    interval = f"[{first.low:.3f}, {first.high:.3f}]"
+    assert seen["dotTip"] == f"actor_critic {first.value:.3f} {interval}"
+    assert seen["dotTipHidden"] is True
     # The table is the one of the statistics.
     for row, rule in zip(seen["summary"], results.rules, strict=True):
         found = results.aggregates[rule].values()

@@ -7,14 +7,16 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from discorl.runs import Run, check_source, checkpoints
+from discorl.runs import Run, check_source, checkpoints, compilation
 from discorl.runs.metrics import MetricsFile
 from discorl.types import UserError
 
@@ -492,3 +494,30 @@ def test_one_source_of_settings_is_accepted():
     check_source("config", {}, out="new", resume=None)
     check_source(None, {"seed": 1}, out="new", resume=None)
     check_source(None, {}, out=None, resume="run")
+
+
+def test_a_stopwatch_leaves_compilation_out():
+    def compile_for(seconds, *inside):
+        start = time.perf_counter()
+        for part in inside:
+            compile_for(part)
+        time.sleep(seconds)
+        taken = time.perf_counter() - start
+        jax.monitoring.record_event_duration_secs("/jax/core/compile/trace", taken)
+
+    with compilation.Stopwatch() as watch:
+        compile_for(0.1, 0.1, 0.1)  # those within count once
+        time.sleep(0.2)
+        compile_for(0.1)
+    assert 0.2 <= watch.seconds < 0.25
+    listening = watch._compiling.copy()
+    compile_for(0.01)
+    assert watch._compiling == listening  # it is over
+
+
+def test_a_stopwatch_hears_jax_compile():
+    with compilation.Stopwatch() as watch:
+        start = time.perf_counter()
+        jax.jit(lambda x: jnp.linalg.inv(x) @ jnp.sin(x))(np.eye(5, dtype=np.float32))
+        taken = time.perf_counter() - start
+    assert watch.seconds < taken / 2

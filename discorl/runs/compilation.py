@@ -1,6 +1,8 @@
-"""The cache of compiled programs, which makes the second start of a run quick."""
+"""Compilation: a cache that makes the second start quick, and a watch that leaves it out."""
 
 import os
+import time
+from typing import Self
 
 import jax
 
@@ -20,3 +22,36 @@ def enable_cache() -> None:
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_root() / "programs"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+class Stopwatch:
+    """Measures the seconds of a block of code, less what JAX takes in it to trace and compile.
+
+    with Stopwatch() as watch:
+        ...
+    print(watch.seconds)
+    """
+
+    seconds: float
+
+    def __init__(self) -> None:
+        self._compiling: list[tuple[float, float]] = []  # from when to when
+
+    def __enter__(self) -> Self:
+        jax.monitoring.register_event_duration_secs_listener(self._note)
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        whole = time.perf_counter() - self._start
+        jax.monitoring.unregister_event_duration_listener(self._note)
+        self.seconds = max(0.0, whole - sum(end - start for start, end in self._compiling))
+
+    def _note(self, event: str, duration_secs: float, **_: str | int) -> None:
+        if not event.startswith("/jax/core/compile/"):
+            return
+        now = time.perf_counter()
+        # What was traced or compiled within is part of it.
+        while self._compiling and self._compiling[-1][0] >= now - duration_secs:
+            self._compiling.pop()
+        self._compiling.append((now - duration_secs, now))

@@ -185,7 +185,14 @@
         node("line", { x1: px(r.low), x2: px(r.high), y1: y, y2: y, class: "range", style: "stroke:" + colour(r.series) }, group);
         marker(group, r.series, px(r.value), y);
         node("rect", { x: left, width: panel, y: y - row / 2, height: row, fill: "transparent" }, group);
-        node("title", {}, group, r.label + ": " + r.value.toFixed(3) + " [" + r.low.toFixed(3) + ", " + r.high.toFixed(3) + "]");
+        group.onpointerenter = group.onpointerdown = () => {
+          const tip = tipOf(figure);
+          tip.textContent = r.label + " " + r.value.toFixed(3) + " [" + r.low.toFixed(3) + ", " + r.high.toFixed(3) + "]";
+          tip.hidden = false;
+          tip.style.left = Math.max(0, Math.min(width - tip.offsetWidth, px(r.value) - tip.offsetWidth / 2)) + "px";
+          tip.style.top = svg.offsetTop + y + row / 2 + "px";
+        };
+        group.onpointerleave = () => { tipOf(figure).hidden = true; };
       });
     });
     put(figure, svg);
