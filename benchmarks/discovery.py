@@ -44,7 +44,7 @@ def measure(family: str, count: int, updates: int, repeats: int) -> dict:
     rule = Lean()
     lives = Lives(families.make(family), AGENT, rule, size=count)
     eta = lives.repeat(rule.init_params(jax.random.key(0)), count)
-    tasks = lives.tasks(jax.random.key(1), count, "train")
+    tasks = lives.tasks(jax.random.split(jax.random.key(1), count), "train")
     keys = jax.random.split(jax.random.key(2), count)
     arguments = eta, tasks, keys, 1e-2
 

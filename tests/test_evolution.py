@@ -27,9 +27,9 @@ class Quadratic:
     def __post_init__(self):
         self.calls = []
 
-    def tasks(self, key, count, split):
+    def tasks(self, keys, split):
         assert split == "train"
-        return jax.random.uniform(key, (count,), minval=0.5, maxval=1.0)
+        return jax.vmap(lambda key: jax.random.uniform(key, minval=0.5, maxval=1.0))(keys)
 
     def run(self, etas, tasks, keys, learning_rates, updates):
         distance = sum(

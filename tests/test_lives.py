@@ -41,7 +41,7 @@ def start(lives):
     """Parameters, tasks and keys of two lives."""
     return (
         etas_of(Lean(), 2),
-        lives.tasks(jax.random.key(1), 2, "train"),
+        lives.tasks(jax.random.split(jax.random.key(1)), "train"),
         jax.random.split(jax.random.key(2), 2),
     )
 
@@ -94,7 +94,7 @@ def test_hand_made_rules_live_too():
     """For a few updates: many small steps turn rounding into other actions soon."""
     agent = Config(**SIZES, batch=2, replay_fraction=0.0)
     lives = Lives(FAMILY, agent, PPO(minibatches=2), size=2)
-    tasks = lives.tasks(jax.random.key(1), 2, "train")
+    tasks = lives.tasks(jax.random.split(jax.random.key(1)), "train")
     keys = jax.random.split(jax.random.key(2), 2)
     record = lives.run((), tasks, keys, RATES, 4)
     task = jax.tree.map(lambda x: x[0], tasks)

@@ -170,7 +170,7 @@ class Evolution:
         pairs = lives.size // 2
         noise_key, task_key, life_key = jax.random.split(key, 3)
         perturbations, etas = self._perturb(pairs, eta, noise_key, jnp.float32(noise))
-        tasks = _twice(lives.tasks(task_key, pairs, "train"))
+        tasks = _twice(lives.tasks(jax.random.split(task_key, pairs), "train"))
         keys = _twice(jax.random.split(life_key, pairs))
         record = lives.run(etas, tasks, keys, self.settings.learning_rate, length)
         return perturbations, self.score(lives, tasks, record).reshape(2, pairs)

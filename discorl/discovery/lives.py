@@ -72,8 +72,8 @@ class Lives:
 
     Example:
         lives = Lives(family, config, rule, size=32)
-        tasks = lives.tasks(key, 100, "train")
-        keys = jax.random.split(another_key, 100)
+        tasks = lives.tasks(jax.random.split(task_key, 100), "train")
+        keys = jax.random.split(life_key, 100)
         record = lives.run(lives.repeat(eta, 100), tasks, keys, 1e-2, updates=300)
     """
 
@@ -95,9 +95,9 @@ class Lives:
         self._sample = jax.jit(jax.vmap(family.sample, in_axes=(0, None)), static_argnums=1)
         self._reference = jax.jit(jax.vmap(family.reference))
 
-    def tasks(self, key: Key, count: int, split: Split) -> PyTree:
-        """Draws members: leaves [count, ...]."""
-        return self._sample(jax.random.split(key, count), split)
+    def tasks(self, keys: Key, split: Split) -> PyTree:
+        """Draws members, one for each key, [L]: leaves [L, ...]."""
+        return self._sample(keys, split)
 
     def repeat(self, eta: Params, count: int) -> Params:
         """The same parameters for so many lives: leaves [count, ...]."""
