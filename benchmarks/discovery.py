@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from measuring import flops, peak_probe, report
 
+from discorl.agent.config import AgentConfig, NetworkConfig, OptimiserConfig
 from discorl.discovery.lives import Lives
 from discorl.envs import families
 from discorl.rules.lean import Lean
-from discorl.training.config import Config
 
 FAMILIES = (
     "chain",
@@ -28,15 +28,14 @@ FAMILIES = (
     "four_rooms",
     "key_door",
 )
-AGENT = Config(
-    hidden=(32, 32),
-    environments=4,
+AGENT = AgentConfig(
+    network=NetworkConfig(hidden=(32, 32)),
+    optimiser=OptimiserConfig(adam_epsilon=1e-5, max_gradient_norm=1.0),
+    num_envs=4,
     unroll=16,
     batch=16,
     replay=256,
     replay_fraction=0.75,
-    adam_epsilon=1e-5,
-    max_gradient_norm=1.0,
 )
 
 

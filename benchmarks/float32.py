@@ -21,41 +21,31 @@ from measuring import report
 import discorl
 from discorl import envs
 from discorl.agent import acting
+from discorl.agent.config import AgentConfig, NetworkConfig, OptimiserConfig
 from discorl.discovery.meta_gradient import MetaGradient
 from discorl.discovery.meta_value import MetaValue
 from discorl.rules import Disco, Sizes
-from discorl.training.config import Config
 from discorl.training.trainer import Trainer
-from discorl.types import Array, Params, PyTree
+from discorl.types import Array, Params, PyTree, settings
 
 WINDOW, VALIDATION = 5, 32
-AGENT = Config(
-    env="catch:rows=5,columns=5",
-    environments=32,
+AGENT = AgentConfig(
+    network=NetworkConfig(hidden=(64, 64), action_lstm=32, action_hidden=(32,)),
+    optimiser=OptimiserConfig(learning_rate=5e-3),
+    num_envs=32,
     unroll=16,
     batch=32,
     replay_fraction=0.0,
-    learning_rate=5e-3,
-    hidden=(64, 64),
-    action_lstm=32,
-    action_hidden=(32,),
 )
-ENVIRONMENT = envs.make(AGENT.env)
+ENVIRONMENT = envs.make("catch:rows=5,columns=5")
 
 
-def parts(rule: Disco, epsilon: Array) -> tuple[Trainer, MetaGradient]:
-    """An agent whose Adam has the given epsilon, which may be traced: one program serves all."""
-    network = discorl.networks.standard(
-        rule.outputs(ENVIRONMENT.num_actions),
-        ENVIRONMENT.observation,
-        hidden=AGENT.hidden,
-        action_lstm=AGENT.action_lstm,
-        action_hidden=AGENT.action_hidden,
-    )
-    settings = discorl.Optimisation(learning_rate=AGENT.learning_rate, adam_epsilon=epsilon)
-    learner = discorl.Learner(rule, network, settings.optimizer(), ENVIRONMENT.num_actions)
+def parts(rule: Disco, epsilon: float) -> tuple[Trainer, MetaGradient]:
+    """An agent whose Adam has the given epsilon."""
+    agent = settings.replace(AGENT, adam_epsilon=epsilon)
+    learner = discorl.make_learner(agent, rule, ENVIRONMENT.num_actions, ENVIRONMENT.observation)
     meta_value = MetaValue(ENVIRONMENT.observation, hidden=(64, 64), learning_rate=1e-3)
-    return Trainer(AGENT, ENVIRONMENT, learner), MetaGradient(learner, meta_value)
+    return Trainer(agent, ENVIRONMENT, learner), MetaGradient(learner, meta_value)
 
 
 def cast(tree: PyTree, dtype: str) -> PyTree:
@@ -70,18 +60,18 @@ def cast(tree: PyTree, dtype: str) -> PyTree:
 def programs(rule: Disco) -> tuple[Callable, Callable, Callable]:
     """The beginning of a life; some updates of it, with their data; a meta-gradient."""
 
-    def begin(epsilon: Array, key: Array) -> PyTree:
+    def begin(epsilon: float, key: Array) -> PyTree:
         trainer, meta_gradient = parts(rule, epsilon)
         keys = jax.random.split(key)
-        return trainer.init(keys[0]), meta_gradient.meta_value.init(keys[1])
+        return trainer.init(keys[0], lifetime=1), meta_gradient.meta_value.init(keys[1])
 
-    def step(epsilon: Array, eta: Params, carry: PyTree) -> tuple[PyTree, PyTree]:
+    def step(epsilon: float, eta: Params, carry: PyTree) -> tuple[PyTree, PyTree]:
         trainer, meta_gradient = parts(rule, epsilon)
         training, batch, _ = trainer.collect(carry[0])
         learner, value, _ = meta_gradient.update(training.learner, carry[1], eta, batch)
         return (dataclasses.replace(training, learner=learner), value), batch
 
-    def live(epsilon: Array, eta: Params, agent: PyTree, count: Array) -> tuple[PyTree, PyTree]:
+    def live(epsilon: float, eta: Params, agent: PyTree, count: Array) -> tuple[PyTree, PyTree]:
         agent = jax.lax.fori_loop(0, count, lambda _, a: step(epsilon, eta, a)[0], agent)
         after, batches = jax.lax.scan(lambda a, _: step(epsilon, eta, a), agent, length=WINDOW)
         trainer, _ = parts(rule, epsilon)
@@ -96,11 +86,11 @@ def programs(rule: Disco) -> tuple[Callable, Callable, Callable]:
         )
         return agent, (batches, validation)
 
-    def differentiate(epsilon: Array, eta: Params, agent: PyTree, data: PyTree) -> Params:
+    def differentiate(epsilon: float, eta: Params, agent: PyTree, data: PyTree) -> Params:
         _, meta_gradient = parts(rule, epsilon)
         return meta_gradient(eta, agent[0].learner, agent[1], *data)[0]
 
-    return jax.jit(begin), jax.jit(live), jax.jit(differentiate)
+    return tuple(jax.jit(each, static_argnums=0) for each in (begin, live, differentiate))
 
 
 def main() -> None:
@@ -120,11 +110,11 @@ def main() -> None:
     rows = []
     for epsilon in arguments.epsilons:
         for updates in arguments.updates:
-            inputs = (jnp.float32(epsilon), eta, begin(epsilon, jax.random.key(1)))
+            inputs = (epsilon, eta, begin(epsilon, jax.random.key(1)))
             agent, data = live(*inputs, updates)
             single = differentiate(*inputs[:2], agent, data)
             with jax.enable_x64(True):
-                exact = differentiate(*cast((*inputs[:2], agent, data), "float64"))
+                exact = differentiate(epsilon, *cast((eta, agent, data), "float64"))
                 error = jax.tree.map(lambda x, y: np.asarray(x, np.float64) - y, single, exact)
                 norm = float(optax.tree.norm(exact))
                 rows.append(

@@ -26,8 +26,9 @@ from measuring import clocks, report
 from discorl import envs
 from discorl.envs.host import HostEnvironment
 from discorl.training import assembly
-from discorl.training.config import PRESETS, configure
+from discorl.training.config import configure
 from discorl.training.host.acting import HostActor
+from discorl.training.presets import PRESETS
 from discorl.types import UserError, specs
 
 SUITES = (
@@ -55,7 +56,7 @@ def standard(environment: HostEnvironment):
     preset = f"{suite}_small" if f"{suite}_small" in PRESETS else suite
     config = configure(rule="actor_critic", env=environment.name, preset=preset, frame_stack=1)
     trainer, _ = assembly.build(config, environment)
-    return trainer.learner.policy, assembly.initial_state(trainer).learner.params
+    return trainer.learner.policy, assembly.initial_state(config, trainer).learner.params
 
 
 def measure(name: str, network: str, count: int, rounds: int) -> dict:

@@ -52,7 +52,7 @@ def main() -> None:
     network = discorl.networks.standard(
         rule.outputs(ACTIONS), observation, action_lstm=256, action_hidden=(256,)
     )
-    optimizer = discorl.Optimisation(learning_rate=5e-4).optimizer()
+    optimizer = discorl.make_optimiser(discorl.OptimiserConfig(learning_rate=5e-4))
     learner = discorl.Learner(rule, network, optimizer, ACTIONS, arguments.mixed_mode)
     meta_value = MetaValue(observation)
     agent = (learner.init(jax.random.key(0), observation, 1), meta_value.init(jax.random.key(1)))

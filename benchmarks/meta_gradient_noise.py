@@ -61,7 +61,7 @@ def main() -> None:
         envs=(arguments.env,),
         start=arguments.rule,
         batch=arguments.batch,
-        validation=arguments.validation,
+        validation_envs=arguments.validation,
     )
     rule, eta = starting_rule(config)
     group = Agents(config.groups()[0], config, rule)

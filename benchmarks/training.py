@@ -27,7 +27,7 @@ def overhead(rule: str, updates: int, repeats: int) -> dict:
     """Seconds an update of the whole loop, and of learning alone."""
     config = configure(rule=rule, env="catch")
     trainer, eta = assembly.build(config, envs.make(config.env))
-    state = assembly.initial_state(trainer)
+    state = assembly.initial_state(config, trainer)
     run = jax.jit(trainer.run)
     learn = jax.jit(trainer.learner.update)
     state, _ = run(state, eta, jnp.int32(2))

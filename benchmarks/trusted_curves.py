@@ -64,9 +64,9 @@ THEIRS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "reinforce": ("ppo", _ONE_PASS | {"gae_lambda": 1.0}),
     "pqn": ("pqn", _PASSES | {"max_grad_norm": 10.0, "td_lambda": 0.9}),
 }
-_FRESH = {"environments": ENVIRONMENTS, "batch": ENVIRONMENTS, "unroll": SHORT}
+_FRESH = {"num_envs": ENVIRONMENTS, "batch": ENVIRONMENTS, "unroll": SHORT}
 _FRESH |= {"max_gradient_norm": 0.5, "adam_epsilon": 1e-8}
-_REPLAY = {"environments": 4, "unroll": SHORT, "batch": 32, "replay_fraction": 0.875}
+_REPLAY = {"num_envs": 4, "unroll": SHORT, "batch": 32, "replay_fraction": 0.875}
 _REPLAY |= {"replay": 2048}
 _BONUS = f"entropy_cost={ENTROPY_COST}"
 
@@ -189,7 +189,7 @@ def _ours(task: Task, ours: Ours) -> dict[str, Any]:
     """Tunes one of our rules on seeds of its own, then trains the agents that count."""
     import discorl
 
-    steps_per_update = ours.settings["environments"] * ours.settings["unroll"]
+    steps_per_update = ours.settings["num_envs"] * ours.settings["unroll"]
 
     def returns(rate: float, seed: int, seeds: int) -> np.ndarray:
         return discorl.train(

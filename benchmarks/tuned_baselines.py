@@ -38,19 +38,19 @@ def draw(rule: str, number: int, folder: Path) -> Contender:
     settings: dict = {"learning_rate": float(np.exp(own.uniform(np.log(low), np.log(high))))}
     if rule == "lean":
         return Contender(_lean(own, folder / f"lean-{number}.npz"), settings)
-    environments, unroll = ((4, 16), (8, 16), (4, 32), (2, 32))[shared.integers(4)]
-    settings |= {"environments": environments, "unroll": unroll}
+    num_envs, unroll = ((4, 16), (8, 16), (4, 32), (2, 32))[shared.integers(4)]
+    settings |= {"num_envs": num_envs, "unroll": unroll}
     settings["reward_scale"] = float(shared.choice([1.0, 1.0, 10.0]))
     lambda_ = float(shared.choice([0.9, 0.95, 0.98]))
     if rule in ("ppo", "actor_critic"):
-        settings |= ON_POLICY | {"batch": environments}
+        settings |= ON_POLICY | {"batch": num_envs}
         entropy = float(shared.choice([0.001, 0.003, 0.01, 0.03, 0.1]))
         text = f"{rule}:lambda_={lambda_},entropy_cost={entropy}"
         if rule == "ppo":
             epochs, minibatches = shared.choice([2, 4, 8]), shared.choice([1, 2])
             text += f",epochs={epochs},minibatches={minibatches}"
         return Contender(text, settings)
-    settings["replay_fraction"] = float(1 - environments / 16)
+    settings["replay_fraction"] = float(1 - num_envs / 16)
     if rule == "q_lambda":
         return Contender(
             f"q_lambda:lambda_={lambda_},epsilon={shared.choice([0.02, 0.05, 0.1])}", settings

@@ -35,7 +35,7 @@ def measure(rule_name: str, num_actions: int, repeats: int) -> dict:
     rule, eta = discorl.load_rule(rule_name)
     observation = jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)
     network = discorl.networks.standard(rule.outputs(num_actions), observation)
-    optimizer = discorl.Optimisation(learning_rate=1e-2).optimizer()
+    optimizer = discorl.make_optimiser(discorl.OptimiserConfig(learning_rate=1e-2))
     learner = discorl.Learner(rule, network, optimizer, num_actions)
     state = learner.init(jax.random.key(1), observation, 1)
     eta = jax.tree.map(jnp.asarray, eta)

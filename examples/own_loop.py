@@ -19,7 +19,8 @@ updates = int(sys.argv[2]) if sys.argv[1:2] == ["--updates"] else 200
 rule, eta = discorl.load_rule("actor_critic")  # or disco103, or a file
 observation = jax.ShapeDtypeStruct((4,), np.float32)  # of one moment; any pytree of arrays
 network = discorl.networks.standard(rule.outputs(A), observation, hidden=(64,))
-learner = discorl.Learner(rule, network, discorl.Optimisation(learning_rate=1e-3).optimizer(), A)
+optimiser = discorl.make_optimiser(discorl.OptimiserConfig(learning_rate=1e-3))
+learner = discorl.Learner(rule, network, optimiser, A)
 state, update = learner.init(jax.random.key(0), observation, updates), jax.jit(learner.update)
 for seed in range(updates):
     generator = np.random.default_rng(seed)

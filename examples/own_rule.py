@@ -10,7 +10,7 @@ from discorl.rules import returns
 class Tunable(discorl.Rule):
     """Policy gradient along lambda-advantages, a value loss and an entropy bonus."""
 
-    recipe = {"environments": 2, "batch": 2, "replay_fraction": 0, "learning_rate": 3e-3}
+    recipe = {"num_envs": 2, "batch": 2, "replay_fraction": 0, "learning_rate": 3e-3}
 
     def outputs(self, num_actions):
         return discorl.OutputSpec(num_actions, state={"logits": (num_actions,), "value": ()})

@@ -146,7 +146,7 @@ def check_convention(parts, *, resets_cost, given_up=0):
 TINY = {
     "env": "clocks",
     "rule": "actor_critic",
-    "environments": 2,
+    "num_envs": 2,
     "batch": 4,
     "replay": 8,
     "replay_fraction": 0.5,

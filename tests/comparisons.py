@@ -30,7 +30,7 @@ sweep_seeds = 2
 
 [settings]
 hidden = [4]
-environments = 2
+num_envs = 2
 batch = 2
 unroll = 4
 replay_fraction = 0.0

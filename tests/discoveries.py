@@ -18,28 +18,28 @@ from discorl.discovery.scoring import Scoring
 from discorl.rules.files import weights
 
 # So eager that what they earn depends on the rule soon.
-EAGER = "learning_rate=0.5"
+EAGER = {"learning_rate": 0.5}
 TINY = {
     "preset": "laptop",
     "seed": 0,
     "start": "scratch",
     "meta_schedule": "constant",
-    "average": 0.0,
+    "ema": 0.0,
     "entropy_cost": 0.01,
     "target_kl_cost": 0.01,
     "target_improvement": 0.0,
     "replay_fraction": 0.75,
-    "envs": ("bandit",),
+    "population": ("bandit",),
     "agents": 2,
     "meta_steps": 8,
     "window": 2,
     "meta_learning_rate": 0.05,
     "lifetimes": (30, 60),
-    "environments": 2,
+    "num_envs": 2,
     "unroll": 3,
     "batch": 4,
     "replay": 16,
-    "validation": 2,
+    "validation_envs": 2,
     "validation_unroll": 3,
     "learning_rate": 1e-2,
     "hidden": (6,),
@@ -52,8 +52,8 @@ TINY = {
     "meta_lstm": 4,
     "net_width": 4,
     "evaluate_on": (
-        f"bandit:seed=1,split=held_out;{EAGER}",
-        f"bandit:seed=2,split=held_out;{EAGER}",
+        discorl.TaskConfig("bandit:seed=1,split=held_out", EAGER),
+        discorl.TaskConfig("bandit:seed=2,split=held_out", EAGER),
     ),
     "evaluate_every": 3,
     "evaluate_seeds": 2,
@@ -136,15 +136,6 @@ def sharing_programs():
         patch.setattr(loop, "Population", population)
         patch.setattr(loop, "Scoring", scoring)
         yield
-
-
-def arguments(settings):
-    """The settings as flags of the command line."""
-    flags = []
-    for name, value in settings.items():
-        values = value if isinstance(value, tuple) else (value,)
-        flags += [f"--{name.replace('_', '-')}", *map(str, values)]
-    return flags
 
 
 def outcome(capsys, *arguments):

@@ -278,7 +278,7 @@ def test_training_with_an_ablated_rule(file, tmp_path):
         rule=f"{file}:without=yz+meta_rnn",
         env="catch:rows=3,columns=3",
         updates=3,
-        environments=2,
+        num_envs=2,
         unroll=3,
         batch=2,
         replay_fraction=0.0,

@@ -291,8 +291,8 @@ def test_rollouts_vmap_over_a_population() -> None:
 
 def test_sizes_are_checked() -> None:
     environment = Catch()
-    with pytest.raises(UserError, match="num_environments must be at least 1, got 0"):
+    with pytest.raises(UserError, match="num_environments is 0; expected at least 1"):
         acting.init(environment, KEY, 0)
     state = acting.init(environment, KEY, 1)
-    with pytest.raises(UserError, match="length must be at least 1, got 0"):
+    with pytest.raises(UserError, match="length is 0; expected at least 1"):
         acting.rollout(environment, partial(uniform, 3), state, KEY, 0)

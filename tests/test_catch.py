@@ -111,8 +111,8 @@ def test_make_builds_by_name() -> None:
     [
         ("cath", "no environment 'cath'; did you mean 'catch'?"),
         ("catch:row=5", "accepts rows: int = 8, columns: int = 8"),
-        ("catch:rows=1", "rows must be at least 2, got 1"),
-        ("catch:columns=-4", "columns must be at least 2, got -4"),
+        ("catch:rows=1", "rows is 1; expected at least 2"),
+        ("catch:columns=-4", "columns is -4; expected at least 2"),
         ("catch:rows=tall", "rows=tall is not of the type int"),
     ],
 )

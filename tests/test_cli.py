@@ -18,7 +18,7 @@ from discorl.training.config import configure
 TRAIN = [
     "--rule=actor_critic",
     "--env=catch:rows=4,columns=5",
-    "--environments=2",
+    "--num-envs=2",
     "--unroll=3",
     "--batch=2",
     "--hidden=4",
@@ -99,11 +99,11 @@ def test_defaults_in_the_help_follow_the_rule(capsys):
     "settings",
     [
         {},
-        {"environments": 16, "batch": 16},
-        {"environments": 16, "batch": 16, "updates": 7},
+        {"num_envs": 16, "batch": 16},
+        {"num_envs": 16, "batch": 16, "updates": 7},
         {"unroll": 7, "updates": 500},
         {"rule": "ppo", "env": "grid:size=3", "hidden": (4, 5)},
-        {"env": "catch", "preset": "crafter", "environments": 30, "batch": 30},
+        {"env": "catch", "preset": "crafter", "num_envs": 30, "batch": 30},
     ],
 )
 def test_the_command_and_python_make_the_same_of_the_same_settings(settings, monkeypatch):
@@ -144,8 +144,8 @@ def test_a_large_preset_that_nobody_asked_for_is_pointed_out(capsys, monkeypatch
 
 
 def test_more_environments_need_fewer_updates():
-    few = configure("actor_critic", environments=8, batch=8)
-    assert few.updates == 2 * configure("actor_critic", environments=16, batch=16).updates
+    few = configure("actor_critic", num_envs=8, batch=8)
+    assert few.updates == 2 * configure("actor_critic", num_envs=16, batch=16).updates
 
 
 # --- results --------------------------------------------------------------------------------------

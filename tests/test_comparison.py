@@ -46,9 +46,11 @@ def test_a_comparison(tiny):
     _, results, lines = tiny
     assert results.finished
     # The environment that cannot be made is told of, recorded, and stops nothing.
-    assert any("broken cannot be made: catch: rows must be at least 2" in line for line in lines)
+    assert any(
+        "broken cannot be made: catch: rows is 1; expected at least 2" in line for line in lines
+    )
     assert {cell.environment.label for cell in results.failures} == {"broken"}
-    assert all("rows must be at least 2" in r["message"] for r in results.failures.values())
+    assert all("rows is 1; expected at least 2" in r["message"] for r in results.failures.values())
     assert results.tasks == ["catch"]
     # Scores are those of the runs, on the scale of the environment.
     for cell, content in results.final.items():
@@ -71,7 +73,7 @@ def test_a_comparison(tiny):
 
 def test_one_program_serves_all_learning_rates(tmp_path, caplog):
     """The sweep and the runs that count, all of two seeds, are one program, and end as if alone."""
-    settings = {"hidden": [4], "environments": 2, "batch": 2, "unroll": 4, "replay_fraction": 0.0}
+    settings = {"hidden": [4], "num_envs": 2, "batch": 2, "unroll": 4, "replay_fraction": 0.0}
 
     def compiled(name):
         return sum(line.startswith(f"Compiling jit({name}) ") for line in caplog.messages)
@@ -103,7 +105,7 @@ def test_one_program_serves_all_learning_rates(tmp_path, caplog):
 
 def test_a_suite_that_comes_later(tmp_path, monkeypatch):
     """An environment that could not be made runs, and counts, once its suite is there."""
-    settings = {"hidden": [4], "environments": 2, "batch": 2, "unroll": 4, "replay_fraction": 0.0}
+    settings = {"hidden": [4], "num_envs": 2, "batch": 2, "unroll": 4, "replay_fraction": 0.0}
     path, lines = tmp_path / "run", []
     make = discorl.envs.make
 

@@ -73,7 +73,7 @@ def test_a_rule_whose_whole_sweep_fails_is_not_run(tmp_path, capsys):
     """No cell gets as far as training: their settings are refused, be it once more."""
     path, lines = tmp_path / "run", []
     results = discorl.compare(
-        rules=[{"rule": "ppo", "settings": {"batch": 10, "environments": 10}}],
+        rules=[{"rule": "ppo", "settings": {"batch": 10, "num_envs": 10}}],
         environments=["catch"],
         learning_rates=[0.1, 0.2],
         out=path,

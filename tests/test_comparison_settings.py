@@ -22,8 +22,8 @@ def test_named_suites(name):
         one, two = (config.training(rule, environment) for rule in config.rules)
         # The same steps for all rules, each in updates of its own size, none cut short.
         for training in (one, two):
-            steps = training.updates * training.environments * training.unroll
-            assert config.steps <= steps < config.steps + training.environments * training.unroll
+            each = training.agent.steps_per_update
+            assert config.steps <= training.updates * each < config.steps + each
 
 
 @pytest.mark.parametrize("name", ["atari57", "procgen16"])
@@ -31,21 +31,24 @@ def test_presets_of_the_paper_do_not_handicap_hand_made_rules(name):
     config = configure_comparison(
         name, rules=[name for name, rule in REGISTRY.items() if not is_learned(rule)]
     )
-    paper = config.training(RuleEntry("disco103"), config.environments[0])
-    assert paper.weight_decay > 0
-    assert paper.warmup_steps > 0
-    assert paper.schedule == "cosine"
+    paper = config.training(RuleEntry("disco103"), config.environments[0]).agent
+    assert paper.optimiser.weight_decay > 0
+    assert paper.optimiser.warmup_steps > 0
+    assert paper.optimiser.schedule == "cosine"
     for rule in config.rules:
-        plain = config.training(rule, config.environments[0])
-        assert (plain.weight_decay, plain.warmup_steps, plain.schedule) == (0, 0, "constant")
-        assert (plain.filters, plain.discount) == (paper.filters, paper.discount)
+        plain = config.training(rule, config.environments[0]).agent
+        optimiser = plain.optimiser
+        chosen = optimiser.weight_decay, optimiser.warmup_steps, optimiser.schedule
+        assert chosen == (0, 0, "constant")
+        assert (plain.network, plain.discount) == (paper.network, paper.discount)
         assert len(config.rates(rule)) == 3, "every rule is tuned"
 
 
 def test_a_memory_where_one_is_needed():
     config = configure_comparison("minigrid", rules=["ppo"])
-    cores = {e.label: config.training(config.rules[0], e).core for e in config.environments}
-    assert {label for label, core in cores.items() if core} == {"minigrid:MemoryS8"}
+    agents = {e.label: config.training(config.rules[0], e).agent for e in config.environments}
+    recurrent = {label for label, agent in agents.items() if agent.network.lstm}
+    assert recurrent == {"minigrid:MemoryS8"}
 
 
 def test_a_line_more(tmp_path):
@@ -56,7 +59,7 @@ def test_a_line_more(tmp_path):
     own = configure_comparison(base).rules
     assert config.rules == (*own, RuleEntry("ppo:epochs=2"), RuleEntry("ppo"))
     assert (config.name, config.seeds, config.steps) == ("more", 3, 96)
-    assert config.training(config.rules[0], config.environments[0]).hidden == (4,)
+    assert config.training(config.rules[0], config.environments[0]).agent.network.hidden == (4,)
     with pytest.raises(UserError, match="'actor_critic' is there twice"):
         configure_comparison(base, more_rules=["actor_critic"])
 
@@ -97,7 +100,7 @@ def test_rules_on_the_command_line(tmp_path, capsys):
     suite.write_text("""
         rules = ["muesli", { rule = "ppo", learning_rates = [0.1], settings = { unroll = 5 } }]
         environments = ["catch"]
-        settings = { batch = 10, environments = 10 }
+        settings = { batch = 10, num_envs = 10 }
     """)
     options = ["--rules", "ppo", "--more-rules", "ppo:epochs=2", "--learning-rates", "0.2"]
     with pytest.raises(SystemExit):
@@ -157,12 +160,15 @@ def test_an_optional_rule_stays_where_it_is_found(tmp_path):
         ({"suite": "no.toml"}, "no.toml: cannot be read"),
         ({"stepps": 3}, "did you mean 'steps'"),
         ({"seeds": 0}, "seeds is 0; expected at least 1"),
-        ({"seeds": "5"}, "seeds is '5'; expected a whole number"),
+        ({"seeds": "5"}, "seeds is '5'; expected an integer"),
         ({"seeds_at_once": -1}, "seeds_at_once is -1; expected at least 0"),
         ({"learning_rates": [0.0]}, "expected different positive numbers"),
         ({"learning_rates": 0.1}, "learning_rates is 0.1; expected a list of numbers"),
-        ({"settings": {"hidden": 64}}, "hidden is 64; expected a list of widths"),
-        ({"settings": {"batch": "8"}}, "settings of 'ppo' in 'catch': '>=' not supported"),
+        ({"settings": {"hidden": 6.4}}, "hidden is 6.4; expected integers of at least 1"),
+        (
+            {"settings": {"batch": "8"}},
+            "settings of 'ppo' in 'catch': batch is '8'; expected an integer",
+        ),
         ({"settings": 3}, "settings is 3; expected a table"),
         ({"rules": [3]}, "3: expected a name, or a table with the setting 'rule'"),
         ({"more_rules": 3}, "3: expected a name, or a table with the setting 'rule'"),

@@ -17,7 +17,6 @@ from discoveries import (
     ETA,
     RULE,
     TINY,
-    arguments,
     assert_same,
     assert_same_runs,
     outcome,
@@ -77,7 +76,7 @@ def test_an_agent_at_the_end_of_its_budget_begins_anew(population):
     assert not any(np.any(x) for x in jax.tree.leaves(new.training.learner.rule.meta_rnn))
     assert np.any(old.training.learner.rule.meta_rnn.hidden)
     for optimizer in (new.training.learner.optimizer, new.meta_value.optimizer):
-        assert not any(np.any(x) for x in jax.tree.leaves(optimizer))
+        assert not any(np.any(x) for x in jax.tree.leaves(optimizer.inner_state))
     assert_same(new.training.learner.target_params, new.training.learner.params)
     assert not np.array_equal(new.task.means, old.task.means)
     # It is, all of it, what the agent's own key makes.
@@ -170,8 +169,8 @@ def test_the_best_rule_is_the_one_with_the_highest_score(whole):
     assert best.metadata["score"] == pytest.approx(max(scores))
     again = loop.Scoring(whole.config, whole.rule, None)(whole.best_eta)
     assert again.mean == pytest.approx(max(scores), abs=1e-6)
-    name = TINY["evaluate_on"][0]
-    environment = discorl.make_environment(name.partition(";")[0])
+    name = TINY["evaluate_on"][0].env
+    environment = discorl.make_environment(name)
     normalised = float(environment.reference().score(float(evaluations[0][f"return/{name}"])))
     assert float(evaluations[0][f"score/{name}"]) == pytest.approx(normalised)
 
@@ -212,7 +211,8 @@ main()
 
 def test_a_run_that_is_killed_and_stopped_ends_like_one_that_is_not(whole, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    command = [sys.executable, "-c", PROGRAM, "discover", "--out", str(run), *arguments(TINY)]
+    options = ["--config", str(whole.path), "--out", str(run)]
+    command = [sys.executable, "-c", PROGRAM, "discover", *options]
     process = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert process.returncode == -signal.SIGKILL, process.stderr
     assert table(run, "metrics")[-1]["update"] == "5"
@@ -250,7 +250,7 @@ def test_ten_kills_at_any_moment(tmp_path):
     discorl.discover(**settings, out=tmp_path / "whole")
     run = tmp_path / "cut"
     main = [sys.executable, "-c", "from discorl.cli import main; main()", "discover"]
-    command = [*main, "--out", str(run), *arguments(settings)]
+    command = [*main, "--config", str(tmp_path / "whole"), "--out", str(run)]
     pauses = random.Random(0)
     for _ in range(10):
         before = checkpoints(run)
@@ -302,9 +302,8 @@ def test_a_run_of_a_later_version_is_refused_by_name(whole, tmp_path):
 
 
 def test_the_command(whole, capsys, tmp_path):
-    code, output, _ = outcome(
-        capsys, "--json", "--out", tmp_path / "run", *arguments(TINY | {"meta_steps": 2})
-    )
+    options = ["--config", whole.path, "--meta-steps", 2]
+    code, output, _ = outcome(capsys, "--json", "--out", tmp_path / "run", *options)
     assert code == 0
     data = json.loads(output)
     assert (data["meta_steps"], data["finished"]) == (2, True)
@@ -315,12 +314,11 @@ def test_the_command(whole, capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_without_a_score_no_rule_is_called_the_best(capsys, tmp_path):
-    endless = {"evaluate_on": ("bandit:pulls=100,seed=1,split=held_out",), "evaluate_updates": 1}
+def test_without_a_score_no_rule_is_called_the_best(whole, capsys, tmp_path):
+    endless = ["--evaluate-on", "bandit:pulls=100,seed=1,split=held_out", "--evaluate-updates", 1]
     run = tmp_path / "run"
-    code, output, errors = outcome(
-        capsys, "--out", run, *arguments(TINY | endless | {"meta_steps": 1, "evaluate_seeds": 1})
-    )
+    short = ["--meta-steps", 1, "--evaluate-seeds", 1]
+    code, output, errors = outcome(capsys, "--config", whole.path, *endless, *short, "--out", run)
     assert code == 0
     assert "no score at meta-step 1: no agent ended an episode" in errors
     assert "raise evaluate_updates" in errors

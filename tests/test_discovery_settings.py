@@ -11,16 +11,28 @@ from discoveries import CONFIG, RULE, TINY, outcome
 
 import discorl
 from discorl.discovery.agents import Agents
-from discorl.types import UserError
+from discorl.types import UserError, settings
 
 # --- what they mean -------------------------------------------------------------------------------
 
 
 def test_agents_of_an_environment_have_settings_of_their_own():
-    config = discorl.configure_discovery(envs=("bandit;agents=3;hidden=8,4;learning_rate=1e-2",))
-    (group,) = config.groups()
-    assert (group.count, group.config.hidden, group.config.learning_rate) == (3, (8, 4), 1e-2)
-    assert group.config.batch == config.batch
+    own = {"hidden": [8, 4], "optimiser": {"learning_rate": 1e-2, "schedule": "cosine"}}
+    config = discorl.configure_discovery(
+        population=[discorl.GroupConfig("bandit", own, agents=3), "bandit"], agents=2
+    )
+    first, second = config.groups()
+    assert (first.count, first.agent.network.hidden, first.name) == (3, (8, 4), "bandit")
+    assert (first.agent.optimiser.learning_rate, first.agent.optimiser.schedule) == (1e-2, "cosine")
+    assert first.agent.batch == config.agent.batch
+    assert (second.count, second.agent, second.name) == (2, config.agent, "bandit #2")
+
+
+def test_a_config_reads_back_from_json():
+    population = [{"env": "memory", "agents": 1, "agent": {"lstm": 8, "hidden": [3, 4]}}, "chain"]
+    config = discorl.configure_discovery("paper", population=population, ema=0.5, hidden=(7,))
+    text = json.dumps(config.as_dict())
+    assert settings.build(discorl.DiscoverConfig, json.loads(text)) == config
 
 
 def test_a_single_text_or_number_is_one_of_one():
@@ -29,13 +41,15 @@ def test_a_single_text_or_number_is_one_of_one():
         envs=["grid"], evaluate_on=("catch",), lifetimes=[np.int64(1000)], hidden=(8,)
     )
     assert config == several
-    assert (config.envs, config.lifetimes) == (("grid",), (1000,))
+    assert config.population == (discorl.GroupConfig("grid"),)
+    assert (config.agent.network.hidden, config.lifetimes) == ((8,), (1000,))
     assert json.loads(json.dumps(several.as_dict()))["lifetimes"] == [1000]
 
 
 def test_agents_and_their_meta_value_have_the_torso_asked_for():
-    own = "torso=residual;filters=2,3"
-    config = dataclasses.replace(CONFIG, envs=(f"catch:rows=5,columns=5;{own}", "catch"))
+    own = {"torso": "residual", "filters": (2, 3)}
+    groups = (discorl.GroupConfig("catch:rows=5,columns=5", own), "catch")
+    config = dataclasses.replace(CONFIG, population=groups)
     for group, filters in zip(config.groups(), (("0", "1"), None), strict=True):
         begin = Agents(group, config, RULE).begin
         state = jax.eval_shape(begin, jax.random.key(0), jnp.int32(0))
@@ -49,38 +63,48 @@ def test_agents_and_their_meta_value_have_the_torso_asked_for():
 # --- mistakes -------------------------------------------------------------------------------------
 
 
+def own(**agent):
+    return {"env": "catch", "agent": agent}
+
+
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("given", "message"),
     [
         ({"preset": "laptp"}, "no preset 'laptp'; did you mean 'laptop'"),
         ({"windo": 3}, "no setting 'windo'; did you mean 'window'"),
         ({"window": 0}, "window is 0; expected at least 1"),
         ({"bins": 6}, "bins is 6; expected an odd number"),
-        ({"envs": ()}, "envs is .*; expected at least one environment"),
+        ({"envs": ()}, "population is .*; expected at least one environment"),
+        ({"envs": "catch", "population": "catch"}, "expected one of them"),
+        ({"average": 0.5}, "no setting 'average'; did you mean 'ema'"),
+        ({"gamma": 0.5}, "no setting 'gamma'; did you mean 'discount'"),
         ({"evaluate_on": ()}, "evaluate_on is .*; expected at least one environment"),
-        ({"lifetimes": (0, 5)}, "lifetimes is .*; expected steps of at least 1"),
+        ({"lifetimes": (0, 5)}, "lifetimes is .*; expected integers of at least 1"),
         ({"meta_learning_rate": float("inf")}, "meta_learning_rate is inf; expected a positive"),
         ({"seed": -1}, "seed is -1; expected at least 0"),
-        ({"envs": ("catch;hiden=3",)}, "did you mean 'hidden'"),
-        ({"envs": ("catch;hidden=a",)}, "expected a value like"),
-        ({"envs": ("catch;agents=0",)}, "agents is 0 in .*; expected at least 1"),
-        ({"envs": 3}, "envs is 3; expected a text, or several"),
-        ({"lifetimes": 0}, "lifetimes is .*; expected steps of at least 1"),
-        ({"lifetimes": "long"}, "lifetimes is 'long'; expected a whole number, or several"),
-        ({"hidden": (64, 0.5)}, "hidden is .*; expected a whole number, or several"),
-        ({"torso": "resnet"}, "torso is resnet; expected auto, mlp or residual"),
-        ({"envs": ("catch;torso=conv",)}, "torso is conv; expected auto, mlp or residual"),
+        ({"population": own(hiden=3)}, "catch: no setting 'hiden'; did you mean 'hidden'"),
+        ({"population": own(hidden="a")}, "catch: hidden is 'a'; expected integers"),
+        ({"population": own(num_envs=3)}, "catch: batch 32 .* num_envs is 3"),
+        ({"population": {"env": "catch", "agents": 0}}, "catch: agents is 0; expected at least 1"),
+        ({"population": {"env": "catch", "agnts": 1}}, "tables of env, agent, agents"),
+        ({"population": 3}, "population is 3; expected names of environments, or tables"),
+        ({"evaluate_on": {"env": "catch", "agents": 1}}, "tables of env, agent"),
+        ({"lifetimes": 0}, "lifetimes is .*; expected integers of at least 1"),
+        ({"lifetimes": "long"}, "lifetimes is 'long'; expected integers of at least 1"),
+        ({"hidden": (64, 0.5)}, "hidden is .*; expected integers of at least 1"),
+        ({"torso": "resnet"}, "torso is 'resnet'; expected one of auto, mlp, residual"),
+        ({"population": own(torso="conv")}, "catch: torso is 'conv'; expected one of auto, mlp"),
     ],
 )
-def test_settings_that_are_refused(settings, message):
+def test_settings_that_are_refused(given, message):
     with pytest.raises(UserError, match=message):
-        discorl.configure_discovery(**settings)
+        discorl.configure_discovery(**given)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("given", "message"),
     [
-        ({"envs": ("bandt",)}, "no environment 'bandt'; did you mean 'bandit'"),
+        ({"population": "bandt"}, "no environment 'bandt'; did you mean 'bandit'"),
         ({"evaluate_on": ("cach",)}, "no environment 'cach'; did you mean 'catch'"),
         ({"start": "ppo"}, "start is 'ppo', a rule made by hand"),
         ({"start": None}, "start is None; expected 'scratch', 'muesli', or a learned rule"),
@@ -89,9 +113,9 @@ def test_settings_that_are_refused(settings, message):
         ({"start": "nowhere.npz"}, "there is no such rule file"),
     ],
 )
-def test_runs_that_are_refused_leave_nothing(settings, message, tmp_path):
+def test_runs_that_are_refused_leave_nothing(given, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        discorl.discover(**TINY | settings, out=tmp_path / "run")
+        discorl.discover(**TINY | given, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

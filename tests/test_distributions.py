@@ -57,11 +57,14 @@ def test_what_is_no_size_of_a_family_is_left_alone(env: str) -> None:
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ("grid:size=2..4", "grid:size=2..4 asks for grid:size=2: grid: size must be at least 3"),
+        (
+            "grid:size=2..4",
+            "grid:size=2..4 asks for grid:size=2: grid: size is 2; expected at least 3",
+        ),
         ("grid:size=4..5.5", "expected whole numbers, such as size=4..6"),
-        ("grid:size=3..4,objects=1..3", "asks for grid:size=3,objects=3: grid: objects must be"),
+        ("grid:size=3..4,objects=1..3", "asks for grid:size=3,objects=3: grid: objects is 3"),
         ("grid:size=4..5,colour=3", "grid has no parameter 'colour'"),
-        ("grid:respawn=0..2,seed=1", "grid: respawn must be from 0.0 to 1.0, got 0.0..2.0"),
+        ("grid:respawn=0..2,seed=1", "grid: respawn is 0.0..2.0; expected from 0 to 1"),
     ],
 )
 def test_sizes_are_refused_with_a_reason(env: str, message: str) -> None:
@@ -77,43 +80,45 @@ def test_comparisons_are_about_one_size(tmp_path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_groups_have_the_settings_of_their_text() -> None:
-    config = discorl.configure_discovery(
-        envs=("catch", "bandit:arms=2..3; agents = 5;hidden=8,4", "grid:size=4..5"), agents=2
-    )
-    groups = [(group.name, group.config.env, group.count) for group in config.groups()]
+def test_groups_have_the_agents_of_their_environment() -> None:
+    bandits = {"env": "bandit:arms=2..3", "agents": 5, "agent": {"hidden": (8, 4)}}
+    config = discorl.configure_discovery(population=("catch", bandits, "grid:size=4..5"), agents=2)
+    groups = [(group.name, group.env, group.count) for group in config.groups()]
     assert groups == [
         ("catch", "catch", 2),
-        ("bandit:arms=2;agents=3;hidden=8,4", "bandit:arms=2", 3),
-        ("bandit:arms=3;agents=2;hidden=8,4", "bandit:arms=3", 2),
+        ("bandit:arms=2", "bandit:arms=2", 3),
+        ("bandit:arms=3", "bandit:arms=3", 2),
         ("grid:size=4", "grid:size=4", 1),
         ("grid:size=5", "grid:size=5", 1),
     ]
-    assert [group.config.hidden for group in config.groups()[1:3]] == [(8, 4), (8, 4)]
+    hidden = [group.agent.network.hidden for group in config.groups()]
+    assert hidden[1:3] == [(8, 4), (8, 4)]
+    assert (8, 4) not in (hidden[0], *hidden[3:])
 
 
 def test_returns_are_told_apart_by_size() -> None:
     config = discorl.configure_discovery(
-        **TINY | {"envs": ("bandit:contexts=2..3;agents=3", "bandit")}
+        **TINY | {"population": ({"env": "bandit:contexts=2..3", "agents": 3}, "bandit")}
     )
     told = loop._Loop(config, Population(config, RULE), None, RULE, ETA, None)
     assert told._groups == [0, 0, 1, 2, 2]
     returns = told._returns(np.array([1.0, 2.0, 4.0, 8.0, np.nan]))
     assert returns == {
-        "return/bandit:contexts=2;agents=2": 1.5,
-        "return/bandit:contexts=3;agents=1": 4.0,
+        "return/bandit:contexts=2": 1.5,
+        "return/bandit:contexts=3": 4.0,
         "return/bandit": 8.0,
     }
 
 
 @pytest.mark.long
 def test_a_run_tells_the_sizes_apart(tmp_path) -> None:
-    settings = {"envs": ("bandit:contexts=2..3;agents=3",), "meta_steps": 1, "evaluate_updates": 2}
+    population = {"env": "bandit:contexts=2..3", "agents": 3}
+    settings = {"population": population, "meta_steps": 1, "evaluate_updates": 2}
     result = discorl.discover(**TINY | settings, out=tmp_path / "run")
     with (tmp_path / "run" / "agents.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["group"] for row in rows] == ["0", "0", "1"]
-    names = ["bandit:contexts=2;agents=2", "bandit:contexts=3;agents=1"]
+    names = ["bandit:contexts=2", "bandit:contexts=3"]
     columns = [name for name in result.metrics if name.startswith("return/")]
     assert columns == [f"return/{name}" for name in names]
     earned = [float(row["return"]) for row in rows]

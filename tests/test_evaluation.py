@@ -11,7 +11,7 @@ from discorl.envs import Catch
 from discorl.runs import statistics
 from discorl.training.evaluation import evaluate
 
-TINY = {"updates": 2, "hidden": (8,), "environments": 2, "batch": 2}
+TINY = {"updates": 2, "hidden": (8,), "num_envs": 2, "batch": 2}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,12 +67,12 @@ def test_a_run_of_a_later_version_is_refused_and_one_of_an_earlier_version_is_no
     discorl.train(env="catch:rows=4,columns=4", out=tmp_path / "run", **TINY)
     file = tmp_path / "run" / "config.json"
     described = json.loads(file.read_text())
-    del described["config"]["reward_scale"]
+    del described["config"]["agent"]["reward_scale"]
     file.write_text(json.dumps(described))
     evaluate(tmp_path / "run")
     described["config"]["later_setting"] = 1
     file.write_text(json.dumps(described))
-    with pytest.raises(discorl.UserError, match=r"another version.*\(later_setting\)"):
+    with pytest.raises(discorl.UserError, match=r"another version.*'later_setting'"):
         evaluate(tmp_path / "run")
 
 
@@ -86,8 +86,8 @@ def test_the_interval_of_a_mean_is_that_of_the_normal_law():
 
 
 def test_without_replay_the_batch_is_all_fresh_trajectories():
-    with pytest.raises(discorl.UserError, match="batch is 8; expected 64"):
-        discorl.configure("actor_critic", environments=64)
+    with pytest.raises(discorl.UserError, match="batch is 8; expected num_envs, 64"):
+        discorl.configure("actor_critic", num_envs=64)
 
 
 @pytest.mark.parametrize(

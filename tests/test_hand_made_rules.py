@@ -127,7 +127,7 @@ def test_outputs_are_a_policy_and_a_scalar_value(rule: HandMade) -> None:
 def test_recipe_is_on_policy_and_divides_into_minibatches(rule: HandMade) -> None:
     recipe = rule.recipe
     assert recipe["replay_fraction"] == 0
-    assert recipe["batch"] == recipe["environments"]
+    assert recipe["batch"] == recipe["num_envs"]
     assert recipe["batch"] % rule.minibatches == 0
 
 

@@ -113,10 +113,10 @@ def test_stacks_of_the_host(resets_cost):
 def test_stacks_of_native_environments():
     environment, size = probes.Mortal(lifetime=3, limit=5), 3
     config = discorl.configure(
-        environments=4, batch=4, unroll=9, frame_stack=size, hidden=(4,), replay_fraction=0.0
+        num_envs=4, batch=4, unroll=9, frame_stack=size, hidden=(4,), replay_fraction=0.0
     )
     trainer, _ = assembly.build(config, environment)
-    state = assembly.initial_state(trainer)
+    state = assembly.initial_state(config, trainer)
     _, fresh, _ = jax.jit(trainer.act)(state.learner.params, state.actor, KEY)
     stacks = np.asarray(frames.expand(fresh.observation, size))
     width = environment.observation.shape[0]

@@ -19,7 +19,7 @@ from discorl.training.host.acting import HostActor
 from discorl.types import UserError
 
 SMALL = {
-    "environments": 2,
+    "num_envs": 2,
     "batch": 3,
     "replay": 4,
     "replay_fraction": 0.67,

@@ -26,7 +26,7 @@ def test_a_run_is_acting_and_learning_in_turns_one_update_behind(trained):
     """The pipeline, played by hand without any threads."""
     config = trained.config
     trainer, eta = assembly.build(config, Clocks())
-    state = assembly.initial_state(trainer)
+    state = assembly.initial_state(config, trainer)
     seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
     actor = trainer.actor(seed)
     learner, buffer, key = state.learner, state.replay, state.key

@@ -124,10 +124,10 @@ def test_other_rules_made_by_hand_are_no_start():
 
 
 def test_what_is_handed_out_is_an_average():
-    population = Population(dataclasses.replace(CONFIG, average=0.75), RULE)
+    population = Population(dataclasses.replace(CONFIG, ema=0.75), RULE)
     other = jax.tree.map(lambda x: x + 1, ETA)
-    average = population._average(ETA, other)
+    average = population._update_ema(ETA, other)
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y + 0.25, atol=1e-6), average, dict(ETA)
     )
-    assert_same(Population(CONFIG, RULE)._average(ETA, other), other)
+    assert_same(Population(CONFIG, RULE)._update_ema(ETA, other), other)

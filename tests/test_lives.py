@@ -1,24 +1,23 @@
 """Whole lives as one program, against plain training runs."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from discorl.agent.config import AgentConfig, NetworkConfig, OptimiserConfig
 from discorl.agent.optimiser import with_learning_rate
 from discorl.discovery.lives import BINS, Lives, Record
 from discorl.envs.families import Chain
 from discorl.rules.lean import Lean
 from discorl.rules.ppo import PPO
-from discorl.training.config import Config
 from discorl.training.trainer import Trainer
 from discorl.types import UserError
 
 FAMILY = Chain(length=4)
-SIZES = {"hidden": (8,), "environments": 2, "unroll": 5}
-AGENT = Config(**SIZES, batch=4, replay=8, replay_fraction=0.5, max_gradient_norm=1.0)
+SIZES = {"network": NetworkConfig(hidden=(8,)), "num_envs": 2, "unroll": 5}
+OPTIMISER = OptimiserConfig(max_gradient_norm=1.0)
+AGENT = AgentConfig(**SIZES, optimiser=OPTIMISER, batch=4, replay=8, replay_fraction=0.5)
 RATES = np.array([0.01, 0.1], np.float32)
 
 
@@ -48,9 +47,8 @@ def start(lives):
 
 def plain_run(lives, agent, rule_eta, task, key, rate, updates):
     """Sums of returns and numbers of episodes, of every update, by a run like any other."""
-    config = dataclasses.replace(agent, updates=updates)
-    trainer = Trainer(config, FAMILY.environment(task), lives._learner)
-    state = with_learning_rate(trainer.init(key), float(rate))
+    trainer = Trainer(agent, FAMILY.environment(task), lives._learner)
+    state = with_learning_rate(trainer.init(key, updates), float(rate))
     _, metrics = jax.jit(trainer.run)(state, rule_eta, updates)
     counts = np.asarray(metrics["episodes"][:updates])
     return np.where(counts > 0, metrics["return"][:updates] * counts, 0), counts
@@ -92,7 +90,7 @@ def test_lives_in_several_calls(lives, start):
 
 def test_hand_made_rules_live_too():
     """For a few updates: many small steps turn rounding into other actions soon."""
-    agent = Config(**SIZES, batch=2, replay_fraction=0.0)
+    agent = AgentConfig(**SIZES, batch=2, replay_fraction=0.0)
     lives = Lives(FAMILY, agent, PPO(minibatches=2), size=2)
     tasks = lives.tasks(jax.random.split(jax.random.key(1)), "train")
     keys = jax.random.split(jax.random.key(2), 2)

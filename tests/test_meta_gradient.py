@@ -9,8 +9,9 @@ import optax
 import pytest
 from discoveries import assert_all_close, assert_same
 
+from discorl.agent.config import OptimiserConfig
 from discorl.agent.learner import Learner
-from discorl.agent.optimiser import Optimisation
+from discorl.agent.optimiser import make_optimiser
 from discorl.discovery.meta_gradient import MetaGradient, Update
 from discorl.discovery.meta_value import MetaValue
 from discorl.networks import standard
@@ -66,7 +67,7 @@ def agent(optimizer, mixed_mode, core, rule=DISCO):
         hidden=(5,),
         action_lstm=3,
         action_hidden=(4,),
-        core=core,
+        lstm=core,
     )
     learner = Learner(rule, network, optimizer, ACTIONS, mixed_mode)
     return MetaGradient(learner, MetaValue(observation, hidden=(4,)))
@@ -147,7 +148,7 @@ def problem(optimizer, mixed_mode=False, core=0, rule=DISCO):
 @pytest.mark.parametrize("mixed_mode", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_recorded_window_has_the_gradient_of_a_plain_scan(mixed_mode):
     with jax.enable_x64(True):
-        optimizer = Optimisation(learning_rate=0.02).optimizer()
+        optimizer = make_optimiser(OptimiserConfig(learning_rate=0.02))
         gradient, eta, loss = problem(optimizer, mixed_mode)
         expected = jax.jit(jax.grad(loss))(eta)
         assert_all_close(gradient, expected, 1e-9)
@@ -159,7 +160,7 @@ def test_a_recorded_window_has_the_gradient_of_a_plain_scan(mixed_mode):
 @pytest.mark.parametrize("mixed_mode", [False, True])
 def test_any_rule_with_parameters_has_a_meta_gradient(mixed_mode):
     with jax.enable_x64(True):
-        optimizer = Optimisation(learning_rate=0.02).optimizer()
+        optimizer = make_optimiser(OptimiserConfig(learning_rate=0.02))
         gradient, eta, loss = problem(optimizer, mixed_mode, rule=Scaled())
         expected = jax.jit(jax.grad(loss))(eta)
         assert_all_close(gradient, expected, 1e-9)
@@ -213,7 +214,7 @@ def with_filler(experience, rng=None):
 def test_fillers_have_no_say():
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
-        meta_gradient = agent(Optimisation(learning_rate=0.02).optimizer(), False, core=0)
+        meta_gradient = agent(make_optimiser(OptimiserConfig(learning_rate=0.02)), False, core=0)
         start = beginning(meta_gradient)
         data = experience(rng, 1), experience(rng)
         validation = with_filler(data[1])

@@ -59,7 +59,7 @@ def test_agents_are_trained_and_evaluated(name, golden, tmp_path):
         env=name,
         preset="catch",
         updates=3,
-        environments=2,
+        num_envs=2,
         unroll=8,
         batch=2,
         replay=4,

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import reference
 
+from discorl.agent.config import OptimiserConfig
 from discorl.agent.learner import Learner
-from discorl.agent.optimiser import Optimisation
+from discorl.agent.optimiser import make_optimiser
 from discorl.networks import Network, check_outputs, parts_of, standard
 from discorl.rules import ActorCritic
 from discorl.types import OutputSpec, UserError
@@ -233,7 +234,10 @@ def test_observations_of_several_parts():
 
 def learner_of(apply):
     return Learner(
-        ActorCritic(), Network(lambda key, x: (), apply), Optimisation().optimizer(), num_actions=3
+        ActorCritic(),
+        Network(lambda key, x: (), apply),
+        make_optimiser(OptimiserConfig()),
+        num_actions=3,
     )
 
 
@@ -258,11 +262,11 @@ def learner_of(apply):
 )
 def test_a_wrong_network_is_named(apply, message):
     with pytest.raises(UserError, match=message):
-        learner_of(apply).init(jax.random.key(0), shape(2))
+        learner_of(apply).init(jax.random.key(0), shape(2), 1)
 
 
 def test_a_right_network_is_accepted():
     def apply(params, x):
         return {"logits": jnp.zeros((len(x), 3)), "value": jnp.zeros(len(x)), "more": x}
 
-    learner_of(apply).init(jax.random.key(0), shape(2))
+    learner_of(apply).init(jax.random.key(0), shape(2), 1)

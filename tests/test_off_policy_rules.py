@@ -293,7 +293,7 @@ def test_settings_that_make_no_sense(rule, settings, message):
 # --- learning -------------------------------------------------------------------------------------
 
 SETTINGS = {
-    "environments": 8,
+    "num_envs": 8,
     "unroll": 8,
     "batch": 16,
     "replay": 64,

@@ -8,7 +8,14 @@ import numpy as np
 import optax
 import pytest
 
-from discorl.agent.optimiser import Optimisation, scale_by_adam, with_learning_rate
+from discorl.agent.config import OptimiserConfig
+from discorl.agent.optimiser import (
+    learning_rate_at,
+    make_optimiser,
+    scale_by_adam,
+    with_learning_rate,
+    with_schedule_steps,
+)
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -51,70 +58,90 @@ def test_adam_has_no_gradient_through_its_second_moment():
 
 def test_elements_are_clipped_after_adam():
     gradients = np.array([[0.01, 0.01, 0.01]] + [[0.0, 100.0, -100.0]] * 2)
-    free = run_optimizer(Optimisation(learning_rate=0.5, max_abs_update=1e9).optimizer(), gradients)
-    ours = run_optimizer(Optimisation(learning_rate=0.5, max_abs_update=0.6).optimizer(), gradients)
+    free = run_optimizer(
+        make_optimiser(OptimiserConfig(learning_rate=0.5, max_abs_update=1e9)), gradients
+    )
+    ours = run_optimizer(
+        make_optimiser(OptimiserConfig(learning_rate=0.5, max_abs_update=0.6)), gradients
+    )
     assert np.abs(free).max() > 0.3
     np.testing.assert_allclose(ours, np.clip(free, -0.3, 0.3), rtol=1e-9)
 
 
 def test_norm_is_clipped_before_adam():
-    plain = Optimisation(learning_rate=0.1, max_abs_update=1e9)
+    plain = OptimiserConfig(learning_rate=0.1, max_abs_update=1e9)
     clipped = dataclasses.replace(plain, max_gradient_norm=1.0)
     norms = np.linalg.norm(GRADIENTS, axis=1, keepdims=True)
-    expected = run_optimizer(plain.optimizer(), GRADIENTS / np.maximum(norms, 1))
-    np.testing.assert_allclose(run_optimizer(clipped.optimizer(), GRADIENTS), expected, rtol=1e-6)
+    expected = run_optimizer(make_optimiser(plain), GRADIENTS / np.maximum(norms, 1))
+    np.testing.assert_allclose(
+        run_optimizer(make_optimiser(clipped), GRADIENTS), expected, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "warmup"),
     [
-        {},
-        {"warmup": 2, "weight_decay": 0.1},
-        {"schedule": "cosine", "steps": 5, "warmup": 2},
-        {"schedule": "cosine", "steps": 4, "end_learning_rate": 0.25},
+        ({}, 0),
+        ({"weight_decay": 0.1}, 2),
+        ({"schedule": "cosine"}, 2),
+        ({"schedule": "cosine", "end_learning_rate": 0.25}, 0),
     ],
 )
-def test_a_learning_rate_in_the_state(settings):
-    """The same steps, to the last bit, as with the rate in the program; and any other rate."""
+def test_the_learning_rate_and_its_schedule_are_part_of_the_state(settings, warmup):
+    """One program makes the steps of any rate and schedule, to the last bit."""
     gradients = jnp.asarray(GRADIENTS, jnp.float32)
+    wanted, other = (OptimiserConfig(learning_rate=rate, **settings) for rate in (0.7, 0.5))
+    program = make_optimiser(other, steps=9, warmup=warmup)
 
-    def steps(optimizer, rate=None):
-        state = optimizer.init(gradients[0])
-        state = state if rate is None else with_learning_rate(state, rate)
+    def step(carry, gradient):
+        params, state = carry
+        updates, state = program.update(gradient, state, params)
+        return (params + updates, state), updates
 
-        def step(carry, gradient):
-            params, state = carry
-            updates, state = optimizer.update(gradient, state, params)
-            return (params + updates, state), updates
+    @jax.jit
+    def run(state):
+        return jax.lax.scan(step, (gradients[0], state), gradients)[1]
 
-        return jax.jit(lambda carry: jax.lax.scan(step, carry, gradients)[1])((gradients[0], state))
+    expected = run(make_optimiser(wanted, steps=5, warmup=warmup).init(gradients[0]))
+    start = program.init(gradients[0])
+    changed = with_schedule_steps(with_learning_rate(start, 0.7), 5)
+    np.testing.assert_array_equal(run(changed), expected)
+    assert not np.array_equal(run(start), expected)
+    rate = learning_rate_at(wanted, 3, 0.7, 5, warmup)
+    plain = run_optimizer(optax.chain(scale_by_adam(), optax.clip(1.0)), GRADIENTS)
+    if not wanted.weight_decay:
+        np.testing.assert_allclose(expected[3], -rate * plain[3], rtol=1e-4)
 
-    fixed, other = (Optimisation(learning_rate=rate, **settings) for rate in (0.7, 0.5))
-    expected = steps(fixed.optimizer())
-    np.testing.assert_array_equal(steps(fixed.optimizer(rate_in_state=True)), expected)
-    np.testing.assert_array_equal(steps(other.optimizer(rate_in_state=True), 0.7), expected)
-    assert not np.array_equal(steps(other.optimizer(rate_in_state=True)), expected)
+
+def test_no_gradient_flows_to_the_learning_rate():
+    optimizer = make_optimiser(OptimiserConfig(learning_rate=0.5, schedule="cosine"), steps=4)
+
+    def moved(rate):
+        state = with_learning_rate(optimizer.init(jnp.ones(2)), rate)
+        return optimizer.update(jnp.ones(2), state, jnp.ones(2))[0].sum()
+
+    assert jax.grad(moved)(0.3) == 0
 
 
 def test_weight_decay_is_decoupled_and_comes_after_the_clip():
-    optimizer = Optimisation(learning_rate=0.1, weight_decay=30.0).optimizer()
+    optimizer = make_optimiser(OptimiserConfig(learning_rate=0.1, weight_decay=30.0))
     steps = run_optimizer(optimizer, np.zeros((1, 3)), start=2.0)
     np.testing.assert_allclose(steps, -0.1 * 30.0 * 2.0)
 
 
 def test_schedules():
-    rates = Optimisation(learning_rate=0.2, steps=100).learning_rates()
-    np.testing.assert_allclose([rates(t) for t in (0, 50, 1000)], 0.2)
+    constant = OptimiserConfig(learning_rate=0.2)
+    rates = [learning_rate_at(constant, t, 0.2, steps=100, warmup=0) for t in (0, 50, 1000)]
+    np.testing.assert_allclose(rates, 0.2)
+    rates = [learning_rate_at(constant, t, 0.2, steps=100, warmup=10) for t in (0, 5, 10, 90)]
+    np.testing.assert_allclose(rates, [0, 0.1, 0.2, 0.2], rtol=1e-6)
 
-    cosine = Optimisation(
-        learning_rate=0.2, end_learning_rate=0.05, schedule="cosine", warmup=20, steps=120
-    ).learning_rates()
+    cosine = OptimiserConfig(learning_rate=0.2, end_learning_rate=0.05, schedule="cosine")
     for t in (0, 7, 20):
-        np.testing.assert_allclose(cosine(t), 0.2 * t / 20, rtol=1e-6)
+        rate = learning_rate_at(cosine, t, 0.2, steps=120, warmup=20)
+        np.testing.assert_allclose(rate, 0.2 * t / 20, rtol=1e-6)
     for t in (20, 45, 70, 120, 500):
         share = min(1.0, (t - 20) / 100)
         expected = 0.05 + 0.15 * 0.5 * (1 + np.cos(np.pi * share))
-        np.testing.assert_allclose(cosine(t), expected, rtol=1e-6)
-
-    rising = Optimisation(learning_rate=0.2, warmup=10, steps=100).learning_rates()
-    np.testing.assert_allclose([rising(t) for t in (0, 5, 10, 90)], [0, 0.1, 0.2, 0.2], rtol=1e-6)
+        rate = learning_rate_at(cosine, t, 0.2, steps=120, warmup=20)
+        np.testing.assert_allclose(rate, expected, rtol=1e-6)

@@ -142,7 +142,7 @@ def test_training_with_a_rule_by_name_is_remembered(write, tmp_path):
     write("my_rules.py", OWN)
     whole = discorl.train(rule="my_rules:Mine,scale=3", out=tmp_path / "run", **FEW)
     assert whole.config.rule == "my_rules:Mine,scale=3"
-    assert whole.config.learning_rate == 0.25
+    assert whole.config.agent.optimiser.learning_rate == 0.25
     kept, eta = rules.load(str(tmp_path / "run" / "rule.npz"))
     assert kept.scale == 3
     np.testing.assert_array_equal(eta["net"][0], rules.load("my_rules:Mine")[1]["net"][0])
@@ -176,8 +176,9 @@ def test_training_with_an_object_needs_it_again(write, tmp_path):
 
 def test_an_object_brings_its_discount_and_recipe():
     config = discorl.configure(PPO(discount=0.5, epochs=2), env="catch")
-    assert (config.rule, config.discount, config.environments) == ("ppo:epochs=2", 0.5, 32)
-    assert discorl.configure(PPO(discount=0.5), env="catch", discount=0.9).discount == 0.9
+    assert (config.rule, config.agent.discount, config.agent.num_envs) == ("ppo:epochs=2", 0.5, 32)
+    given = discorl.configure(PPO(discount=0.5), env="catch", discount=0.9)
+    assert given.agent.discount == 0.9
 
 
 # --- other packages -------------------------------------------------------------------------------

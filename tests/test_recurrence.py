@@ -16,8 +16,9 @@ from probes import Mortal
 
 import discorl
 from discorl.agent import acting
+from discorl.agent.config import OptimiserConfig
 from discorl.agent.learner import Learner
-from discorl.agent.optimiser import Optimisation
+from discorl.agent.optimiser import make_optimiser
 from discorl.discovery.agents import Agents
 from discorl.networks import Network, Recurrence, standard
 from discorl.rules import PPO, ActorCritic
@@ -31,7 +32,7 @@ CORE, T, B = 5, 7, 6
 
 def learner_for(observation, actions=2, core=CORE, rule=None):
     rule = rule or ActorCritic()
-    network = standard(rule.outputs(actions), observation, hidden=(6,), core=core)
+    network = standard(rule.outputs(actions), observation, hidden=(6,), lstm=core)
     return Learner(rule, network, optax.sgd(1.0), actions)
 
 
@@ -52,7 +53,7 @@ def sigmoid(x):
 def test_a_core_is_an_lstm():
     """Against numpy, two moments in a row."""
     spec = OutputSpec(2, state={"logits": (2,)})
-    network = standard(spec, jax.ShapeDtypeStruct((3,), jnp.float32), hidden=(), core=4)
+    network = standard(spec, jax.ShapeDtypeStruct((3,), jnp.float32), hidden=(), lstm=4)
     batch = jax.random.normal(KEY, (2, 5, 3))
     params = enlarged(network.init(KEY, batch[0]))
     state = hidden, cell = [np.zeros((5, 4)), np.zeros((5, 4))]
@@ -102,15 +103,13 @@ def native_rollouts():
 
 @functools.cache
 def host_rollouts(resets_cost):
-    trainer, _ = assembly.build(
-        discorl.configure(
-            **clocks.TINY | {"unroll": T, "frame_stack": 1, "replay_fraction": 0.0, "batch": 2},
-            core=CORE,
-        ),
-        clocks.Clocks(resets_cost=resets_cost),
+    config = discorl.configure(
+        **clocks.TINY | {"unroll": T, "frame_stack": 1, "replay_fraction": 0.0, "batch": 2},
+        lstm=CORE,
     )
+    trainer, _ = assembly.build(config, clocks.Clocks(resets_cost=resets_cost))
     learner = trainer.learner
-    params = enlarged(assembly.initial_state(trainer).learner.params)
+    params = enlarged(assembly.initial_state(config, trainer).learner.params)
     actor = trainer.actor(0)
     actor.start(params)
     parts = [actor.rollout(params, jax.random.fold_in(KEY, i)).trajectory for i in range(6)]
@@ -291,8 +290,8 @@ def test_a_trajectory_without_memories_is_refused():
 
 
 def test_a_negative_width_is_refused():
-    with pytest.raises(UserError, match="core is -1; expected at least 0"):
-        discorl.configure(core=-1)
+    with pytest.raises(UserError, match="lstm is -1; expected at least 0"):
+        discorl.configure(lstm=-1)
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -301,7 +300,7 @@ def test_a_negative_width_is_refused():
 MEMORY = {
     "env": "memory:cues=2,delay=1",
     "rule": "actor_critic",
-    "environments": 16,
+    "num_envs": 16,
     "batch": 32,
     "replay": 64,
     "replay_fraction": 0.5,
@@ -315,7 +314,7 @@ MEMORY = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    return discorl.train(**MEMORY, core=16, out=tmp_path_factory.mktemp("memory") / "run")
+    return discorl.train(**MEMORY, lstm=16, out=tmp_path_factory.mktemp("memory") / "run")
 
 
 def test_memory_is_learned_with_a_core_only(trained):
@@ -329,7 +328,7 @@ def test_memory_is_learned_with_a_core_only(trained):
 
 
 def test_a_resumed_run_with_a_core_is_the_same_bit_for_bit(trained, tmp_path, monkeypatch):
-    few = MEMORY | {"updates": 5, "checkpoint_every": 2, "core": 16}  # ends amid episodes
+    few = MEMORY | {"updates": 5, "checkpoint_every": 2, "lstm": 16}  # ends amid episodes
     whole = discorl.train(**few, out=tmp_path / "whole")
     assert any(np.any(x) for x in jax.tree.leaves(whole.state.actor.core))
     monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
@@ -389,17 +388,16 @@ def test_agents_remember_where_the_host_plays(greedy, tmp_path):
 def test_the_meta_gradient_goes_through_the_core():
     """Recorded and in mixed mode, against backward mode through a plain scan."""
     with jax.enable_x64(True):
-        optimizer = Optimisation(learning_rate=0.02).optimizer()
+        optimizer = make_optimiser(OptimiserConfig(learning_rate=0.02))
         gradient, eta, loss = test_meta_gradient.problem(optimizer, mixed_mode=True, core=3)
         discoveries.assert_all_close(gradient, jax.jit(jax.grad(loss))(eta), 1e-9)
 
 
 def test_a_meta_step_of_agents_with_a_core():
-    config = discorl.configure_discovery(
-        **discoveries.TINY | {"envs": ("memory:cues=2,delay=1..2;core=3;agents=1",)}
-    )
+    population = {"env": "memory:cues=2,delay=1..2", "agents": 1, "agent": {"lstm": 3}}
+    config = discorl.configure_discovery(**discoveries.TINY | {"population": population})
     (group,) = config.groups()
-    assert group.config.core == 3
+    assert group.agent.network.lstm == 3
     agents = Agents(group, config, discoveries.RULE)
     state = jax.jit(agents.begin)(KEY, jnp.int32(0))
     assert state.training.learner.params["core"]["w"].shape == (6 + 3, 4 * 3)

@@ -13,7 +13,7 @@ SCALE = 8.0  # a power of two, so that products are exact
 SMALL = {
     "rule": "q_lambda",
     "updates": 6,
-    "environments": 2,
+    "num_envs": 2,
     "unroll": 12,
     "batch": 4,
     "replay": 16,

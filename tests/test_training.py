@@ -26,7 +26,7 @@ SMALL = {"hidden": (16,), "action_lstm": 4, "action_hidden": (4,)}
 TINY = SMALL | {
     "rule": "actor_critic",
     "env": "catch:rows=3,columns=3",
-    "environments": 2,
+    "num_envs": 2,
     "unroll": 3,
     "batch": 2,
     "replay_fraction": 0.0,
@@ -53,7 +53,7 @@ def assert_same(one, two):
 def learned_values(rule, environment, observations, discount, **more):
     settings = SMALL | {
         "rule": rule,
-        "environments": 8,
+        "num_envs": 8,
         "batch": 8,
         "unroll": 8,
         "updates": 500,
@@ -252,7 +252,7 @@ def wait_for_a_new_checkpoint(process, run):
 
 INTERRUPTED = {
     "env": "catch:rows=3,columns=3",
-    "environments": 2,
+    "num_envs": 2,
     "unroll": 3,
     "batch": 4,
     "replay": 10,
@@ -346,17 +346,20 @@ def test_checkpoints_stay_at_their_multiples_after_a_stop(tmp_path, monkeypatch)
         ({"learning_rate": 0.0}, "learning_rate is 0.0; expected a positive number"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"discount": 1.5}, "discount is 1.5; expected from 0 to 1"),
-        ({"hidden": (4, 0)}, "hidden is .*widths of at least 1"),
+        ({"hidden": (4, 0)}, "hidden is .*integers of at least 1"),
         ({"log_every": 3, "checkpoint_every": 10}, "a multiple of log_every"),
-        ({"batch": 9, "replay_fraction": 0.0, "environments": 2}, "needs 9 fresh trajectories"),
-        ({"replay": 1, "replay_fraction": 1.0}, "replay is 1; expected at least the number"),
+        ({"batch": 9, "replay_fraction": 0.0, "num_envs": 2}, "needs 9 fresh trajectories"),
+        ({"replay": 1, "replay_fraction": 1.0}, "replay is 1; expected at least num_envs, 2"),
         ({"learning_rte": 1.0}, "no setting 'learning_rte'; did you mean 'learning_rate'"),
         ({"preset": "atri"}, "no preset 'atri'; did you mean 'atari'"),
         ({"rule": "actor-critic"}, "no rule 'actor-critic'; did you mean 'actor_critic'"),
         ({"rule": "ppo:epoch=2"}, "no parameter 'epoch', did you mean 'epochs'"),
         ({"env": "cach"}, "no environment 'cach'; did you mean 'catch'"),
-        ({"env": "catch:rows=1"}, "rows must be at least 2, got 1"),
-        ({"rule": "ppo", "batch": 6, "environments": 6}, "multiple of its 4 minibatches"),
+        ({"env": "catch:rows=1"}, "catch: rows is 1; expected at least 2"),
+        (
+            {"rule": "ppo", "batch": 6, "num_envs": 6},
+            "batch is 6; expected a multiple of the 4 minibatches",
+        ),
     ],
 )
 def test_bad_settings_are_named(settings, message):
@@ -370,7 +373,7 @@ def test_a_replay_that_does_not_fit_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
     # Atari's frames: 29 moments and 3 before them, 84 x 84 bytes each, in 60,689 trajectories.
     config = discorl.configure(env="atari:Pong")
-    frames = jax.ShapeDtypeStruct((config.replay, 32, 84, 84), jnp.uint8)
+    frames = jax.ShapeDtypeStruct((config.agent.replay, 32, 84, 84), jnp.uint8)
     monkeypatch.setattr(capacity, "available", lambda: 2**30)
     with pytest.raises(UserError, match=r"take 12.8 GiB, and 1.0 GiB .* `--preset atari_small`"):
         capacity.check_replay(config, frames)
@@ -385,7 +388,7 @@ def test_memory_is_read():
 
 def test_settings_come_from_one_place():
     with pytest.raises(UserError, match="not several"):
-        discorl.train(discorl.Config(), updates=3)
+        discorl.train(discorl.TrainConfig(), updates=3)
     with pytest.raises(UserError, match="either resume or out"):
         discorl.train(resume="a", out="b")
 

@@ -7,7 +7,7 @@ import pytest
 from discorl.discovery.trials import Contender, Tasks, Trials, difference
 from discorl.envs import families
 
-TINY = {"hidden": (4,), "environments": 2, "unroll": 4, "batch": 2, "replay_fraction": 0.0}
+TINY = {"hidden": (4,), "num_envs": 2, "unroll": 4, "batch": 2, "replay_fraction": 0.0}
 TASKS = Tasks("bandit", range(1000, 1004), "held_out")
 
 

@@ -71,21 +71,22 @@ class Twice(Environment[tuple]):
         return (inner, step.observation), dataclasses.replace(step, observation=both)
 
 
-STACKED, BY_ITSELF = f"{__name__}:Drift;frame_stack=2", f"{__name__}:Twice"
+DRIFT, BY_ITSELF = f"{__name__}:Drift", f"{__name__}:Twice"
+STACKED = {"env": DRIFT, "agent": {"frame_stack": 2}}
 WINDOW = 3
 SETTINGS = TINY | {
     "window": WINDOW,
     "unroll": 5,
     "lifetimes": (10_000,),
     "meta_steps": 3,
-    "evaluate_on": (STACKED,),
+    "evaluate_on": STACKED,
     "evaluate_every": 100,
     "checkpoint_every": 1,
 }
 # The programs are large: the one to compare with stacks its frames by itself, and the others by
 # settings, so that two things are shown at once.
-PLAIN = discorl.configure_discovery(**SETTINGS | {"envs": BY_ITSELF})
-OVERLAPPING = discorl.configure_discovery(**SETTINGS | {"envs": STACKED, "stride": 1})
+PLAIN = discorl.configure_discovery(**SETTINGS | {"population": BY_ITSELF})
+OVERLAPPING = discorl.configure_discovery(**SETTINGS | {"population": STACKED, "stride": 1})
 FAR = dataclasses.replace(OVERLAPPING, stride=5)
 RULE, ETA = loop.starting_rule(PLAIN)
 
@@ -242,7 +243,10 @@ def test_a_run_of_overlapping_windows_is_resumed_bit_for_bit(tmp_path, monkeypat
     [
         ({"stride": -1}, "stride is -1; expected at least 0"),
         ({"frame_stack": 0}, "frame_stack is 0; expected at least 1"),
-        ({"envs": ("catch;frame_stack=0",)}, "frame_stack is 0; expected at least 1"),
+        (
+            {"population": {"env": "catch", "agent": {"frame_stack": 0}}},
+            "catch: frame_stack is 0; expected at least 1",
+        ),
     ],
 )
 def test_settings_that_are_refused(settings, message):
@@ -266,8 +270,8 @@ def test_stacks_are_what_an_environment_that_stacks_shows(window, life):
 def test_an_evaluation_and_an_imitation_stack_as_well():
     scoring = Scoring(OVERLAPPING, RULE, jax.random.key(0))
     keys = jax.random.split(jax.random.key(0), 2)
-    state = jax.eval_shape(scoring._programs[STACKED]._begin, (), keys)
-    _, metrics = jax.eval_shape(scoring._programs[STACKED]._go_on, (), state, ETA, jnp.int32(1))
+    state = jax.eval_shape(scoring._programs[DRIFT]._begin, (), keys, jnp.int32(1))
+    _, metrics = jax.eval_shape(scoring._programs[DRIFT]._go_on, (), state, ETA, jnp.int32(1))
     assert metrics["return"].shape[0] == 2
     fields = {field.name: getattr(RULE, field.name) for field in dataclasses.fields(RULE)}
     agents = Imitators(OVERLAPPING.groups()[0], OVERLAPPING, Imitated(**fields))
@@ -281,15 +285,16 @@ def test_an_evaluation_and_an_imitation_stack_as_well():
 
 
 def test_the_agents_of_an_environment_have_stacks_of_their_own():
-    config = discorl.configure_discovery(envs=("catch;frame_stack=4", "bandit"))
-    assert [group.config.frame_stack for group in config.groups()] == [4, 1]
+    stacked = {"env": "catch", "agent": {"frame_stack": 4}}
+    config = discorl.configure_discovery(population=(stacked, "bandit"))
+    assert [group.agent.frame_stack for group in config.groups()] == [4, 1]
 
 
 # --- on the host ----------------------------------------------------------------------------------
 
 LEVERS = "test_host_discovery:Levers"
 HOST = discorl.configure_discovery(
-    **SETTINGS | {"envs": LEVERS, "agents": 1, "window": 2, "stride": 3, "frame_stack": 2}
+    **SETTINGS | {"population": LEVERS, "agents": 1, "window": 2, "stride": 3, "frame_stack": 2}
 )
 
 

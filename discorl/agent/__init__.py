@@ -1,6 +1,17 @@
 """One agent: acting, replay, and the learner that moves its network by a rule."""
 
+from discorl.agent.assembly import NetworkFactory, make_learner
+from discorl.agent.config import AgentConfig, NetworkConfig, OptimiserConfig
 from discorl.agent.learner import Learner, LearnerState
-from discorl.agent.optimiser import Optimisation
+from discorl.agent.optimiser import make_optimiser
 
-__all__ = ["Learner", "LearnerState", "Optimisation"]
+__all__ = [
+    "AgentConfig",
+    "Learner",
+    "LearnerState",
+    "NetworkConfig",
+    "NetworkFactory",
+    "OptimiserConfig",
+    "make_learner",
+    "make_optimiser",
+]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from discorl.envs.base import Environment
 from discorl.networks.recurrence import blank_state, forget
-from discorl.types import Array, Key, PyTree, Trajectory, UserError
+from discorl.types import Array, Key, PyTree, Trajectory, validation
 
 # Observations [E, ...] and what the agent remembers [E, ...] -> logits [E, A], and what it
 # remembers from then on. An agent without memory hands on the () that it is given.
@@ -54,8 +54,7 @@ def init(
         num_environments: E.
         core: shapes and dtypes of what the agent remembers in one of them.
     """
-    if num_environments < 1:
-        raise UserError(f"num_environments must be at least 1, got {num_environments}")
+    validation.integer("num_environments", num_environments, least=1)
     states, observations = jax.vmap(environment.reset)(jax.random.split(key, num_environments))
     return ActorState(
         environment=states,
@@ -87,8 +86,7 @@ def rollout(
     Returns:
         the new state; a trajectory, [T, E]; what became of the episodes.
     """
-    if length < 1:
-        raise UserError(f"length must be at least 1, got {length}")
+    validation.integer("length", length, least=1)
     num_environments = state.awaiting_reset.shape[0]
     # Keys are split and actions' noise is drawn before the loop, where it costs a few wide
     # operations instead of several small ones a step.

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from discorl.agent.optimiser import with_schedule_steps
 from discorl.networks import Network, Parts, check_outputs, parts_of
 from discorl.rules.base import Rule
 from discorl.rules.returns import entropy
@@ -76,7 +77,8 @@ class Learner:
         Args:
             key: random key.
             observation: one observation, or its shapes and dtypes.
-            lifetime: updates that the agent will make, []; rules with schedules read it.
+            lifetime: [] int, updates that the agent will make. The schedule of the learning rate is
+                laid over them, and so are those of a rule.
         """
         network_key, learner_key = jax.random.split(key)
         batch = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), observation)
@@ -85,7 +87,9 @@ class Learner:
         return LearnerState(
             params=params,
             target_params=None if self.rule.target_decay is None else params,
-            optimizer=self.optimizer.init(params),
+            optimizer=with_schedule_steps(
+                self.optimizer.init(params), lifetime * self.rule.epochs * self.rule.minibatches
+            ),
             rule=self.rule.init_state(jnp.asarray(lifetime, jnp.int32)),
             key=learner_key,
             updates=jnp.zeros((), jnp.int32),

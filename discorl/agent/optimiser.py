@@ -1,15 +1,14 @@
 """The optimiser of agents and rules: Adam, each element of its step clipped, and a schedule."""
 
-import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from discorl.agent.config import OptimiserConfig
 from discorl.types import Array, Params, PyTree
-
-Schedule = Literal["constant", "cosine"]
 
 
 class AdamState(NamedTuple):
@@ -18,13 +17,6 @@ class AdamState(NamedTuple):
     steps: Array
     mu: Params
     nu: Params
-
-
-class RateState(NamedTuple):
-    """Gradient steps so far, and the learning rate that the schedule goes up to."""
-
-    steps: Array
-    learning_rate: Array
 
 
 def scale_by_adam(
@@ -37,7 +29,7 @@ def scale_by_adam(
     """
 
     def init(params: Params) -> AdamState:
-        # Two trees of their own: a buffer that is donated may stand in a state only once.
+        # Two trees of their own: a donated buffer may appear in a state only once.
         mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
         return AdamState(jnp.zeros((), jnp.int32), mu, nu)
 
@@ -63,83 +55,74 @@ def scale_by_adam(
     return optax.GradientTransformation(init, update)
 
 
-@dataclasses.dataclass(frozen=True)
-class Optimisation:
-    """Settings of an optimiser."""
+def learning_rate_at(
+    config: OptimiserConfig, step: Array | int, peak: Array | float, steps: Array | int, warmup: int
+) -> Array:
+    """The learning rate of a gradient step.
 
-    learning_rate: float = 3e-4
-    end_learning_rate: float = 0.0  # where a cosine schedule arrives
-    schedule: Schedule = "constant"
-    warmup: int = 0  # gradient steps of linear warm-up
-    steps: int = 1  # gradient steps of the whole run, over which the schedule is laid
-    weight_decay: float = 0.0  # decoupled, as in AdamW
-    max_abs_update: float = 1.0  # clip of each element of Adam's step
-    max_gradient_norm: float = 0.0  # clip of the gradient's norm, before Adam; 0: none
-    adam_epsilon: float = 1e-8
+    Args:
+        config: its schedule, and where a cosine schedule ends.
+        step: [] int, gradient steps made before.
+        peak: [], learning rate after warm-up.
+        steps: [] int, gradient steps that the schedule is laid over.
+        warmup: gradient steps of linear warm-up, the first of those.
+    """
+    rate = jnp.asarray(peak)
+    if config.schedule == "cosine":
+        length = jnp.maximum(1, steps - warmup)
+        done = jnp.clip(step - warmup, 0, length)
+        end = config.end_learning_rate
+        rate = end + (rate - end) * (0.5 * (1 + jnp.cos(jnp.pi * done / length)))
+    if warmup:
+        rate = jnp.where(step < warmup, peak * step / warmup, rate)
+    return rate
 
-    def learning_rates(self, learning_rate: float | Array | None = None) -> optax.Schedule:
-        """The learning rate as a function of the gradient step.
 
-        Args:
-            learning_rate: in place of the settings' own; an array is no part of the program.
-        """
-        peak: Any = self.learning_rate if learning_rate is None else learning_rate
-        if self.schedule == "cosine":
-            after = optax.cosine_decay_schedule(
-                peak,
-                max(1, self.steps - self.warmup),
-                alpha=self.end_learning_rate / peak,
-            )
-        else:
-            after = optax.constant_schedule(peak)
-        if self.warmup == 0:
-            return after
-        rise = optax.linear_schedule(0.0, peak, self.warmup)
-        return optax.join_schedules([rise, after], [self.warmup])
+def make_optimiser(
+    config: OptimiserConfig, *, steps: int = 1, warmup: int = 0
+) -> optax.GradientTransformationExtraArgs:
+    """Clip of the norm, Adam, clip of each element, weight decay, learning rate.
 
-    def optimizer(self, *, rate_in_state: bool = False) -> optax.GradientTransformation:
-        """Clip of the norm, Adam, clip of each element, weight decay, learning rate.
+    The learning rate and the length of its schedule are part of the state, where
+    `with_learning_rate` and `with_schedule_steps` change them: one compiled program serves them
+    all. No gradient flows to either.
 
-        Args:
-            rate_in_state: keep the learning rate in the state, where `with_learning_rate` changes
-                it, so that one compiled program serves all learning rates.
-        """
+    Args:
+        config: the settings, of which `warmup_steps` counts environment steps and is not read.
+        steps: gradient steps that the schedule is laid over.
+        warmup: gradient steps of linear warm-up.
+    """
+
+    def chain(learning_rate: Array, schedule_steps: Array) -> optax.GradientTransformation:
+        peak = jax.lax.stop_gradient(learning_rate)
         transformations = [
-            scale_by_adam(epsilon=self.adam_epsilon),
-            optax.clip(self.max_abs_update),
+            scale_by_adam(epsilon=config.adam_epsilon),
+            optax.clip(config.max_abs_update),
         ]
-        if self.max_gradient_norm > 0:
-            transformations.insert(0, optax.clip_by_global_norm(self.max_gradient_norm))
-        if self.weight_decay > 0:
-            transformations.append(optax.add_decayed_weights(self.weight_decay))
-        if rate_in_state:
-            transformations.append(self._scale_by_rate_in_state())
-        else:
-            transformations.append(optax.scale_by_learning_rate(self.learning_rates()))
-        return optax.chain(*transformations)
+        if config.max_gradient_norm > 0:
+            transformations.insert(0, optax.clip_by_global_norm(config.max_gradient_norm))
+        if config.weight_decay > 0:
+            transformations.append(optax.add_decayed_weights(config.weight_decay))
+        schedule = lambda step: learning_rate_at(config, step, peak, schedule_steps, warmup)  # noqa: E731
+        return optax.chain(*transformations, optax.scale_by_learning_rate(schedule))
 
-    def _scale_by_rate_in_state(self) -> optax.GradientTransformation:
-        def init(params: Params) -> RateState:
-            del params
-            return RateState(jnp.zeros((), jnp.int32), jnp.asarray(self.learning_rate, float))
-
-        def update(
-            updates: Params, state: RateState, params: Params | None = None
-        ) -> tuple[Params, RateState]:
-            del params
-            rate = self.learning_rates(state.learning_rate)(state.steps)
-            scaled = jax.tree.map(lambda u: jnp.asarray(-rate, u.dtype) * u, updates)
-            return scaled, state._replace(steps=state.steps + 1)
-
-        return optax.GradientTransformation(init, update)
+    return optax.inject_hyperparams(chain)(
+        learning_rate=config.learning_rate, schedule_steps=np.asarray(steps, np.int32)
+    )
 
 
 def with_learning_rate(state: PyTree, learning_rate: float | Array) -> PyTree:
-    """A state, of whatever holds an optimiser with its rate in the state, with another rate."""
+    """The state of an optimiser, or of whatever holds one, with another learning rate."""
+    old = optax.tree.get(state, "learning_rate")
+    return optax.tree.set(state, learning_rate=jnp.full_like(old, learning_rate))
 
-    def change(node: PyTree) -> PyTree:
-        if not isinstance(node, RateState):
-            return node
-        return node._replace(learning_rate=jnp.full_like(node.learning_rate, learning_rate))
 
-    return jax.tree.map(change, state, is_leaf=lambda node: isinstance(node, RateState))
+def with_schedule_steps(state: PyTree, steps: int | Array) -> PyTree:
+    """Likewise with the number of gradient steps that its schedule is laid over.
+
+    An optimiser of the user's own may not have one; its state stays as it is.
+    """
+    old = optax.tree.get(state, "schedule_steps")
+    if old is None:
+        return state
+    return optax.tree.set(state, schedule_steps=jnp.full_like(old, steps))

@@ -7,13 +7,15 @@ import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tyro
 
-from discorl.types import UserError
+from discorl.types import UserError, settings
 
 RUNS = Path("runs")
+
+Arguments = TypeVar("Arguments")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,17 +44,53 @@ def command(function: Callable[..., Result]) -> Command:
 # --- commands that make runs ----------------------------------------------------------------------
 
 
+def parse(
+    kind: type[Arguments], default: Arguments, arguments: list[str], program: str, about: str | None
+) -> Arguments:
+    """Parses the settings of a run, whose options are flat names: `--learning-rate`.
+
+    Args:
+        kind: a dataclass that may have others as parts.
+        default: the values of options that are not given; `--help` shows them.
+        arguments: the options.
+        program: what the command is called.
+        about: what it does.
+
+    Raises:
+        UserError: an option is called as in another library.
+    """
+    other_names = settings.other_names(kind)
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        ours = other_names.get(option.removeprefix("--").replace("-", "_"))
+        if option.startswith("--") and ours is not None:
+            raise UserError(f"no option {option}; did you mean --{ours.replace('_', '-')}?")
+    return tyro.cli(
+        kind,
+        prog=program,
+        description=about,
+        default=default,
+        args=arguments,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.SuppressFixed),
+    )
+
+
+def values_of(config: Any, kind: type) -> dict[str, Any]:
+    """What an instance holds in the fields of a class that it extends."""
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(kind)}
+
+
 def peek(arguments: list[str], program: str, *names: str) -> dict[str, str]:
     """Those of the named options that are given: they decide the defaults of all others."""
     return vars(_split(arguments, program, *names)[0])
 
 
 def refuse_other_settings(resume: Path, arguments: list[str], program: str) -> None:
-    """Raises a `UserError` if anything besides `--resume` is given, be it a default."""
+    """Raises a `UserError` if anything besides `--resume` is given, even a default."""
     _, others = _split(arguments, program, "resume")
     if others:
         raise UserError(
-            f"--resume goes on with the run's own settings and takes no others, got "
+            f"--resume continues with the run's own settings and takes no others, got "
             f"{' '.join(others)}: run `{program} --resume {resume}`"
         )
 

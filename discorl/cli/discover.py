@@ -6,8 +6,22 @@ from pathlib import Path
 
 import tyro
 
-from discorl.cli.commands import Command, Result, free_directory, peek, refuse_other_settings
-from discorl.discovery import DiscoverConfig, DiscoverResult, configure_discovery, discover
+from discorl.cli.commands import (
+    Command,
+    Result,
+    free_directory,
+    parse,
+    peek,
+    refuse_other_settings,
+    values_of,
+)
+from discorl.discovery import (
+    DiscoverConfig,
+    DiscoverResult,
+    GroupConfig,
+    configure_discovery,
+    discover,
+)
 from discorl.runs.metrics import recent_return
 
 
@@ -15,42 +29,52 @@ from discorl.runs.metrics import recent_return
 class _Arguments(DiscoverConfig):
     """Settings of a run, and where it is kept."""
 
+    envs: tuple[str, ...] = ()
+    """Environments of the population: families of tasks (`grid:size=5`), of which every life draws
+    a member, or single environments. Ranges make a distribution: `grid:size=4..6,respawn=0.0..0.5`
+    spreads agents over sizes and lets every life draw the rest."""
+    evaluate_on: tuple[str, ...] = ()  # type: ignore[assignment]
+    """Environments of the evaluation, such as members held out of a family
+    (`grid:seed=1,split=held_out`)."""
     out: Path | None = None
     """Run directory to make; by default a new one in `runs`."""
+    config: Path | None = None
+    """TOML file with settings by flat or nested names, such as a population whose agents differ, or
+    an earlier run (its directory or its config.json); options override it."""
     resume: Path | None = None
-    """Run directory to go on with, with its own settings."""
+    """Run directory to continue, with its own settings."""
 
-    @property
-    def config(self) -> DiscoverConfig:
-        names = [field.name for field in dataclasses.fields(DiscoverConfig)]
-        return configure_discovery(**{name: getattr(self, name) for name in names})
+    population: tyro.conf.Fixed[tuple[GroupConfig, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Checks nothing: `configure_discovery` does."""
 
 
 def discover_command(arguments: list[str], program: str) -> Result:
     """Discover a rule with a population of agents, from scratch or from another rule."""
-    parsed = _parse(arguments, program)
+    parsed, config = _parse(arguments, program)
     if parsed.resume is not None:
         result = discover(resume=parsed.resume)
     else:
-        result = discover(
-            parsed.config, out=parsed.out or free_directory(f"discover-{parsed.preset}")
-        )
+        result = discover(config, out=parsed.out or free_directory(f"discover-{config.preset}"))
     return Result(_data(result), _text(result), ok=result.finished)
 
 
-def _parse(arguments: list[str], program: str) -> _Arguments:
-    """Parses twice, for the preset decides the defaults of the others."""
-    defaults = configure_discovery(**peek(arguments, program, "preset"))
-    parsed = tyro.cli(
-        _Arguments,
-        prog=program,
-        description=discover_command.__doc__,
-        default=_Arguments(**defaults.as_dict()),
-        args=arguments,
-    )
+def _parse(arguments: list[str], program: str) -> tuple[_Arguments, DiscoverConfig]:
+    """Parses twice: preset and file decide the defaults of the others."""
+    defaults = configure_discovery(**peek(arguments, program, "preset", "config"))
+    tasks = {"envs": defaults.population, "evaluate_on": defaults.evaluate_on}
+    names = {option: tuple(task.env for task in of) for option, of in tasks.items()}
+    start = _Arguments(**values_of(defaults, DiscoverConfig) | names)
+    parsed = parse(_Arguments, start, arguments, program, discover_command.__doc__)
     if parsed.resume is not None:
         refuse_other_settings(parsed.resume, arguments, program)
-    return parsed
+    given = values_of(parsed, DiscoverConfig)
+    del given["population"]
+    for option, default in tasks.items():  # names alone would lose the settings of their agents
+        named = getattr(parsed, option)
+        given[option] = default if named == names[option] else named
+    return parsed, configure_discovery(**given)
 
 
 def _data(result: DiscoverResult) -> dict:

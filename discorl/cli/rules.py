@@ -38,7 +38,10 @@ def _description(entry: library.Entry) -> str:
     if entry.state != "bundled" or entry.path is None:
         return ""
     found = library.read(entry.path).metadata
-    families = ", ".join(env.partition(":")[0] for env in found["config"]["envs"])
+    config = found["config"]
+    # Files that were written before populations were tables name environments alone.
+    envs = config["envs"] if "envs" in config else [each["env"] for each in config["population"]]
+    families = ", ".join(env.partition(":")[0] for env in envs)
     return f"Discovered by discorl on {families}; {found['meta_steps']} meta-steps."
 
 

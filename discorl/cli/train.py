@@ -3,49 +3,51 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import tyro
 
-from discorl.cli.commands import Command, Result, free_directory, peek, refuse_other_settings
+from discorl.cli.commands import (
+    Command,
+    Result,
+    free_directory,
+    parse,
+    peek,
+    refuse_other_settings,
+    values_of,
+)
 from discorl.envs import references
-from discorl.training import train
-from discorl.training.config import Config, configure, small_preset
-from discorl.training.result import TrainResult
+from discorl.training import TrainConfig, TrainResult, configure, train
+from discorl.training.presets import small_preset
 
 
 @dataclasses.dataclass(frozen=True)
-class _Arguments(Config):
+class _Arguments(TrainConfig):
     """Settings of a run, and where it is kept."""
 
     out: Path | None = None
     """Run directory to make; by default a new one in `runs`."""
+    config: Path | None = None
+    """TOML file with settings by flat or nested names, or an earlier run (its directory or its
+    config.json); options override it."""
     resume: Path | None = None
-    """Run directory to go on with, with its own settings."""
+    """Run directory to continue, with its own settings."""
+    steps: Annotated[int | None, tyro.conf.arg(aliases=["--total-timesteps"])] = None
+    """Budget in environment steps, in place of --updates."""
 
-    updates: int | None = None  # type: ignore[assignment]
+    updates: int = 1000
     """How many updates to make; by default as many as the preset's environment steps allow."""
 
     def __post_init__(self) -> None:
-        """Checks nothing: `config` does, once the number of updates is known."""
-
-    @property
-    def config(self) -> Config:
-        settings: dict[str, Any] = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(Config)
-        }
-        if self.updates is None:
-            del settings["updates"]
-        return configure(**settings)
+        """Checks nothing: `configure` does."""
 
 
 def train_command(arguments: list[str], program: str) -> Result:
     """Train agents on an environment with a rule."""
-    parsed = _parse(arguments, program)
+    parsed, config = _parse(arguments, program)
     if parsed.resume is not None:
         result = train(resume=parsed.resume)
     else:
-        config = parsed.config
         small = small_preset(config.preset)
         if small is not None and "preset" not in peek(arguments, program, "preset"):
             paper = f"preset {config.preset} is the paper's, for accelerators"
@@ -54,22 +56,22 @@ def train_command(arguments: list[str], program: str) -> Result:
     return Result(_data(result), _text(result), ok=result.finished)
 
 
-def _parse(arguments: list[str], program: str) -> _Arguments:
-    """Parses twice, for rule, environment and preset decide the defaults of the others."""
-    defaults = configure(**peek(arguments, program, "rule", "env", "preset"))
-    parsed = tyro.cli(
-        _Arguments,
-        prog=program,
-        description=train_command.__doc__,
-        default=_Arguments(**defaults.as_dict() | {"updates": None}),
-        args=arguments,
-    )
+def _parse(arguments: list[str], program: str) -> tuple[_Arguments, TrainConfig]:
+    """Parses twice: rule, environment, preset and file decide the defaults of the others."""
+    defaults = configure(**peek(arguments, program, "rule", "env", "preset", "config"))
+    start = _Arguments(**values_of(defaults, TrainConfig))
+    parsed = parse(_Arguments, start, arguments, program, train_command.__doc__)
     if parsed.resume is not None:
         refuse_other_settings(parsed.resume, arguments, program)
-    return parsed
+    given = values_of(parsed, TrainConfig)
+    if "updates" not in peek(arguments, program, "updates"):
+        del given["updates"]
+    if parsed.steps is not None:
+        given["steps"] = parsed.steps
+    return parsed, configure(config=parsed.config, **given)
 
 
-def _name(config: Config) -> str:
+def _name(config: TrainConfig) -> str:
     rule = Path(config.rule).stem if config.rule.endswith(".npz") else config.rule
     return f"{rule}-{config.env}"
 

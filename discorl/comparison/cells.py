@@ -19,7 +19,7 @@ from discorl.runs import Run
 from discorl.runs.files import write_atomically, write_errors_reported
 from discorl.runs.metrics import recent_return
 from discorl.training import assembly, train
-from discorl.training.config import Config
+from discorl.training.config import TrainConfig
 from discorl.training.result import seeds_of
 from discorl.training.trainer import Programs, Trainer
 
@@ -76,7 +76,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 def run(
     cell: Cell,
     path: Path,
-    config: Config,
+    config: TrainConfig,
     steps: int,
     *,
     keep_checkpoints: bool,
@@ -111,7 +111,7 @@ def run(
 
 
 def _train(
-    cell: Cell, path: Path, config: Config, steps: int, programs: Programs | None
+    cell: Cell, path: Path, config: TrainConfig, steps: int, programs: Programs | None
 ) -> dict[str, Any] | None:
     done = 0
     if (path / "config.json").exists():
@@ -134,7 +134,7 @@ def _train(
         "message": f"the loss of seeds {broken} is not a number" if broken else "",
         "seeds": seeds,
         "returns": returns,
-        "learning_rate": config.learning_rate,
+        "learning_rate": config.agent.optimiser.learning_rate,
         "updates": config.updates,
         "steps": int(metrics["steps"].max()),
         # A cell that was stopped has forgotten the time before; the pace since then stands for all.
@@ -184,13 +184,13 @@ def curve(
     return np.divide(total, count, out=np.full(len(grid), np.nan), where=count > 0)
 
 
-def _flops(config: Config) -> float | None:
+def _flops(config: TrainConfig) -> float | None:
     """Operations of one update of one agent, acting included; None if it cannot be traced."""
     try:
         trainer, eta = assembly.build(config, envs.make(config.env))
         if not isinstance(trainer, Trainer):  # environments on the host cannot be traced
             return None
-        state = jax.eval_shape(trainer.init, jax.random.key(0))
+        state = jax.eval_shape(trainer.init, jax.random.key(0), config.updates)
         return work.flops(trainer.update, state, eta)
     except Exception:  # a count is not worth a result
         return None

@@ -1,7 +1,6 @@
 """What is to be compared: rules, environments, the budget; from Python, TOML or a named suite."""
 
 import dataclasses
-import math
 import os
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -16,8 +15,9 @@ from discorl.comparison.entries import (
     read_entries,
     read_rates,
 )
-from discorl.training.config import Config, configure
+from discorl.training.config import TrainConfig, configure, with_steps
 from discorl.types import UserError, specs
+from discorl.types.validation import Fields
 
 Tuning = Literal["suite", "environment"]
 
@@ -67,16 +67,10 @@ class ComparisonConfig:
                     raise UserError(
                         f"{name}: {entry.label!r} is there twice; give it another label"
                     )
-        counts = dict.fromkeys(("steps", "seeds", "sweep_seeds"), 1)
-        counts |= dict.fromkeys(("seed", "sweep_seed", "seeds_at_once"), 0)
-        for name, least in counts.items():
-            value = getattr(self, name)
-            if not isinstance(value, int):
-                raise UserError(f"{name} is {value!r}; expected a whole number")
-            if value < least:
-                raise UserError(f"{name} is {value}; expected at least {least}")
-        if self.tune not in get_args(Tuning):
-            raise UserError(f"tune is {self.tune!r}; expected one of {', '.join(get_args(Tuning))}")
+        fields = Fields(self)
+        fields.integer("steps", "seeds", "sweep_seeds", least=1)
+        fields.integer("seed", "sweep_seed", "seeds_at_once", least=0)
+        fields.choice("tune", get_args(Tuning))
         apart = self.sweep_seed >= self.seed + self.seeds
         if not apart and self.sweep_seed + self.sweep_seeds > self.seed:
             raise UserError(
@@ -90,14 +84,13 @@ class ComparisonConfig:
 
     def training(
         self, rule: RuleEntry, environment: EnvironmentEntry, learning_rate: float | None = None
-    ) -> Config:
+    ) -> TrainConfig:
         """Settings of an agent, with as many updates as the steps allow."""
         settings = {**self.settings, **environment.settings, **rule.settings}
         if learning_rate is not None:
             settings["learning_rate"] = learning_rate
         config = configure(rule=rule.rule, env=environment.env, **settings)
-        updates = math.ceil(self.steps / (config.environments * config.unroll))
-        return dataclasses.replace(config, updates=updates)
+        return with_steps(config, self.steps)
 
     def as_dict(self) -> dict[str, Any]:
         """The settings as JSON can hold them; `read` reads them back."""
@@ -163,7 +156,7 @@ def _check(config: ComparisonConfig) -> None:
             for rate in config.rates(rule) or (None,):
                 try:
                     config.training(rule, environment, rate)
-                except TypeError as error:  # a text for a number, one number for several
+                except UserError as error:
                     raise UserError(
                         f"settings of {rule.label!r} in {environment.label!r}: {error}"
                     ) from error

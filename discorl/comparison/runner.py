@@ -24,7 +24,7 @@ from discorl.comparison.entries import RuleEntry, folder_name
 from discorl.comparison.results import Results, final_cells, sweep_cells
 from discorl.comparison.scales import Scale
 from discorl.runs import Run
-from discorl.training.config import Config
+from discorl.training.config import TrainConfig
 from discorl.training.trainer import Programs
 from discorl.types import UserError
 
@@ -170,7 +170,7 @@ class _Runner:
             programs=self._programs,
         )
 
-    def _training(self, cell: Cell) -> Config:
+    def _training(self, cell: Cell) -> TrainConfig:
         config = self._config.training(cell.rule, cell.environment, cell.learning_rate)
         config = dataclasses.replace(config, seed=cell.seed, seeds=cell.seeds)
         copy = self._run.path / _copy_name(cell.rule)

@@ -2,13 +2,13 @@
 
 import dataclasses
 import os
-import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from discorl.comparison.entries import EnvironmentEntry, RuleEntry, read_entries
+from discorl.runs import config_files
 from discorl.types import UserError, specs
 
 
@@ -27,22 +27,11 @@ def load(suite: str | os.PathLike[str], extending: tuple[str, ...] = ()) -> dict
         extending: the files that led to it.
     """
     text = os.fspath(suite)
-    if text.endswith(".toml"):
-        try:
-            content = Path(text).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{text}: cannot be read: {error.strerror}") from error
-    else:
-        known = suites()
-        if text not in known:
-            raise UserError(
-                f"no suite {text!r}; {specs.nearest(text, known)}; or give a file ending in .toml"
-            )
-        content = (_folder() / f"{text}.toml").read_text(encoding="utf-8")
-    try:
-        table = tomllib.loads(content)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{text}: is not TOML: {error}") from error
+    file = Path(text)
+    if not text.endswith(".toml"):
+        specs.require_known("suite", [text], [*suites(), "a file ending in .toml"])
+        file = _folder() / f"{text}.toml"
+    table = config_files.read_toml(file)
     base = load(*_extended(text, table.pop("extends"), extending)) if "extends" in table else {}
     return on_top(base, {"name": Path(text).stem} | table)
 

@@ -1,7 +1,14 @@
 """Discovery: meta-training a rule over a population of agents."""
 
-from discorl.discovery.config import DiscoverConfig
+from discorl.discovery.config import DiscoverConfig, GroupConfig, TaskConfig
 from discorl.discovery.loop import DiscoverResult, discover
 from discorl.discovery.presets import configure_discovery
 
-__all__ = ["DiscoverConfig", "DiscoverResult", "configure_discovery", "discover"]
+__all__ = [
+    "DiscoverConfig",
+    "DiscoverResult",
+    "GroupConfig",
+    "TaskConfig",
+    "configure_discovery",
+    "discover",
+]

@@ -10,16 +10,15 @@ import jax.numpy as jnp
 from discorl import envs
 from discorl.agent import acting, frames
 from discorl.agent.acting import ActorState
+from discorl.agent.assembly import make_learner
+from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner
-from discorl.agent.optimiser import Optimisation
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.meta_gradient import MetaGradient, Update
 from discorl.discovery.meta_value import MetaValue, MetaValueState
 from discorl.envs import Environment, families
 from discorl.rules import Rule
-from discorl.training.assembly import network_of
-from discorl.training.config import Config
-from discorl.training.trainer import Trainer, TrainState
+from discorl.training.trainer import Trainer, TrainState, scaled
 from discorl.types import Array, Key, Metrics, Params, PyTree, specs
 
 
@@ -74,24 +73,14 @@ def draw_lifetime(key: Key, lifetimes: Sequence[int]) -> Array:
     return lengths[jax.random.categorical(key, -jnp.log(lengths.astype(jnp.float32)))]
 
 
-def updates_within(agent: Config, steps: Array) -> Array:
+def updates_within(agent: AgentConfig, steps: Array) -> Array:
     """Updates that an agent makes in a life of so many environment steps, [] int32."""
-    return jnp.maximum(1, steps // (agent.environments * agent.unroll))
-
-
-def learner_of(
-    agent: Config, num_actions: int, observation: PyTree, rule: Rule, *, mixed_mode: bool = False
-) -> Learner:
-    """The learner of an agent under a rule that is being discovered."""
-    network = network_of(agent, rule.outputs(num_actions), observation)
-    optimisation = Optimisation(learning_rate=agent.learning_rate, adam_epsilon=agent.adam_epsilon)
-    rule = dataclasses.replace(rule, discount=agent.discount)
-    return Learner(rule, network, optimisation.optimizer(), num_actions, mixed_mode=mixed_mode)
+    return jnp.maximum(1, steps // agent.steps_per_update)
 
 
 def meta_gradient_of(
     config: DiscoverConfig,
-    agent: Config,
+    agent: AgentConfig,
     learner: Learner,
     observation: PyTree,
     prepare: Callable[[PyTree], PyTree] | None = None,
@@ -102,29 +91,29 @@ def meta_gradient_of(
         config: of the discovery.
         agent: settings of the agent, whose torso the meta-value function has, too.
         learner: the agent's.
-        observation: shapes and dtypes of one observation, a stack if frames are stacked.
+        observation: shapes and dtypes of one observation, a single frame if frames are stacked.
         prepare: what is done to observations first.
     """
     meta_value = MetaValue(
-        observation,
+        frames.stacked(observation, agent.frame_stack),
         hidden=config.value_hidden,
         discount=config.value_discount,
         lambda_=config.value_lambda,
         learning_rate=config.value_learning_rate,
-        torso=agent.torso,
-        filters=agent.filters,
+        torso=agent.network.torso,
+        filters=agent.network.filters,
         prepare=prepare,
     )
     return MetaGradient(learner, meta_value, config.entropy_cost, agent.frame_stack)
 
 
-def judging(agent: Config, config: DiscoverConfig) -> Config:
-    """An agent's settings where it acts to be judged."""
+def validation_agent(agent: AgentConfig, config: DiscoverConfig) -> AgentConfig:
+    """The agent as it acts for validation data: in other sizes, and without replay."""
     return dataclasses.replace(
         agent,
-        environments=config.validation,
+        num_envs=config.validation_envs,
         unroll=config.validation_unroll,
-        batch=config.validation,
+        batch=config.validation_envs,
         replay_fraction=0.0,
     )
 
@@ -140,22 +129,27 @@ class Agents:
 
     def __init__(self, group: Group, config: DiscoverConfig, rule: Rule) -> None:
         self._config = config
-        self._agent = group.config
-        self._judged = judging(group.config, config)
-        self._tasks = Tasks.of(group.config.env)
+        self._agent = group.agent
+        self._validation_agent = validation_agent(group.agent, config)
+        self._tasks = Tasks.of(group.env)
         example = self._tasks.environment(self._tasks.draw(jax.random.key(0)))
-        seen = frames.stacked(example.observation, group.config.frame_stack)
-        self.learner = learner_of(
-            group.config, example.num_actions, seen, rule, mixed_mode=config.mixed_mode
+        self.learner = make_learner(
+            group.agent,
+            rule,
+            example.num_actions,
+            example.observation,
+            mixed_mode=config.mixed_mode,
         )
-        self.meta_gradient = meta_gradient_of(config, group.config, self.learner, seen)
+        self.meta_gradient = meta_gradient_of(
+            config, group.agent, self.learner, example.observation
+        )
         self.meta_value = self.meta_gradient.meta_value
 
     def _trainer(self, task: PyTree) -> Trainer:
         return Trainer(self._agent, self._tasks.environment(task), self.learner)
 
-    def _judge(self, task: PyTree) -> Trainer:
-        return Trainer(self._judged, self._tasks.environment(task), self.learner)
+    def _validator(self, task: PyTree) -> Trainer:
+        return Trainer(self._validation_agent, self._tasks.environment(task), self.learner)
 
     def begin(self, key: Key, lives: Array) -> AgentState:
         """A new life: a task, an agent that knows nothing, and a budget of experience.
@@ -174,9 +168,9 @@ class Agents:
             task=task,
             training=self._trainer(task).init(training_key, lifetime),
             validation=acting.init(
-                self._judge(task).acted,
+                self._validator(task).acted,
                 validation_key,
-                self._config.validation,
+                self._config.validation_envs,
                 self.learner.network.state,
             ),
             meta_value=self.meta_value.init(value_key),
@@ -197,7 +191,7 @@ class Agents:
         Returns:
             the meta-gradient; the new state; metrics of the updates that the life keeps.
         """
-        window, lived = self._config.window, self._config.lived
+        window, lived = self._config.window, self._config.updates_per_meta_step
         start = state.training, state.meta_value
         last, records, metrics = self._updates(eta, state.task, start, min(window, lived))
         kept = None
@@ -207,11 +201,16 @@ class Agents:
             records = _join(records, rest)
         training, meta_value = last
         key, act_key = jax.random.split(state.key)
-        actor, validation, _ = self._judge(state.task).act(
+        actor, validation, _ = self._validator(state.task).act(
             training.learner.params, state.validation, act_key
         )
         gradient, meta_value, meta_metrics = self.meta_gradient.differentiate(
-            eta, records, training.learner, meta_value, validation, kept[1] if kept else None
+            eta,
+            records,
+            training.learner,
+            meta_value,
+            scaled(self._agent, validation),  # as the rewards that the meta-value function learned
+            kept[1] if kept else None,
         )
         if kept:
             training = _with_other_luck(kept[0])

@@ -1,35 +1,96 @@
-"""The settings of a discovery run, and of the agents in it."""
+"""The settings of a discovery run: the rule, its population of agents, and its evaluations."""
 
 import dataclasses
-import math
-import numbers
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar, get_args
 
-from discorl.agent.optimiser import Schedule
+from discorl.agent.config import AgentConfig, OptimiserConfig, Schedule
 from discorl.discovery import distributions
-from discorl.networks.standard import Torso
 from discorl.rules.meta_network import Sizes
 from discorl.rules.regularisers import Regularisers
-from discorl.training.config import Config
-from discorl.types import UserError, specs
+from discorl.types import UserError, settings
+from discorl.types.validation import Fields, refuse
+
+Task = TypeVar("Task", bound="TaskConfig")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """An environment, and how the agents in it differ from the default agent."""
+
+    env: str
+    """The environment: a family of tasks (`grid:size=5`) or a single one."""
+    agent: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    """Settings of its agents that differ from those of `DiscoverConfig.agent`, by flat or nested
+    names: `{"lstm": 64}`."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.env, str) or not self.env.strip():
+            refuse("env", self.env, "the name of an environment")
+        object.__setattr__(self, "env", self.env.strip())
+        given = settings.flatten(AgentConfig, self.agent, f"{self.env}: ")
+        tuples = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+        object.__setattr__(self, "agent", tuples)
+
+    def agent_like(self, default: AgentConfig) -> AgentConfig:
+        """One of its agents.
+
+        Args:
+            default: the agent that the others are like.
+        """
+        try:
+            return settings.replace(default, **self.agent)
+        except UserError as error:
+            raise UserError(f"{self.env}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupConfig(TaskConfig):
+    """Agents of the population that live in one environment.
+
+    Of a family of tasks, every life draws a member. Ranges make a distribution:
+    `grid:size=4..6,respawn=0.0..0.5` spreads agents over sizes and lets every life draw the rest.
+    """
+
+    agents: int | None = None
+    """How many agents; by default `DiscoverConfig.agents`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.agents is not None:
+            Fields(self, self.env).integer("agents", least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Agents of one shape, which run together."""
+
+    env: str  # without ranges of sizes
+    agent: AgentConfig
+    count: int
+    name: str  # in metrics
 
 
 @dataclasses.dataclass(frozen=True)
 class DiscoverConfig:
     """Settings of a discovery run; a run is a function of them."""
 
-    envs: tuple[str, ...] = ("catch:rows=5,columns=5",)
-    """Environments: families of tasks (`grid:size=5`), of which every life draws a member, or
-    single environments. Settings of an environment's own agents may follow after a semicolon:
-    `grid:size=5;agents=4;hidden=32,32;learning_rate=1e-3`. Ranges make a distribution:
-    `grid:size=4..6,respawn=0.0..0.5` spreads agents over sizes and lets every life draw the
-    rest."""
+    population: tuple[GroupConfig, ...] = (GroupConfig("catch:rows=5,columns=5"),)
+    """The agents by environment."""
+    agents: int = 2
+    """Agents for each environment whose group does not say how many."""
+    agent: AgentConfig = AgentConfig(
+        optimiser=OptimiserConfig(learning_rate=3e-4),
+        num_envs=10,
+        unroll=29,
+        batch=96,
+        replay_fraction=0.9,
+    )
+    """The default agent of the population and of the evaluations."""
     preset: str = "demo"
     """Where the other settings start from."""
     seed: int = 0
     """Seed of the run."""
-    agents: int = 2
-    """Agents for each environment."""
     meta_steps: int = 800
     """How many steps of the rule to make."""
     start: str = "scratch"
@@ -52,16 +113,17 @@ class DiscoverConfig:
     """Learning rate of the rule."""
     meta_schedule: Schedule = "constant"
     """How it changes over the meta-steps: constant, or cosine, which ends at 0."""
-    average: float = 0.0
-    """Decay of the average over the rule's parameters that is evaluated and written; 0: none."""
+    ema: float = 0.0
+    """Decay of the moving average of the rule's parameters, which is what is evaluated and written;
+    0: the parameters themselves."""
     per_agent_adam: bool = True
     """Whether each agent's meta-gradient goes through an Adam of its own before the mean."""
     max_meta_gradient: float = 1e4
     """Norm beyond which an agent's meta-gradient is dropped, as one that is not finite is."""
-    validation: int = 48
-    """Fresh trajectories on which an updated agent is judged."""
+    validation_envs: int = 48
+    """Environments of the validation rollout, on which an updated agent is judged."""
     validation_unroll: int = 29
-    """Transitions of those."""
+    """Transitions of each trajectory of the validation rollout."""
     entropy_cost: float = 0.01
     """Reward for the policy's entropy on the validation data."""
     prediction_entropy_cost: float = 0.001
@@ -86,38 +148,6 @@ class DiscoverConfig:
     value_lambda: float = 0.95
     """Decay of its traces."""
 
-    environments: int = 10
-    """Environments that an agent acts in at once."""
-    unroll: int = 29
-    """Transitions of a trajectory."""
-    batch: int = 96
-    """Trajectories in the batch of an agent's update."""
-    replay: int = 1024
-    """Trajectories that an agent's replay keeps."""
-    replay_fraction: float = 0.9
-    """Share of the batch drawn from replay."""
-    learning_rate: float = 3e-4
-    """Learning rate of the agents."""
-    adam_epsilon: float = 1e-8
-    """Epsilon of the agents' Adam."""
-    discount: float = 0.997
-    """Discount of rewards."""
-    torso: Torso = "auto"
-    """Torso of the agents and of the meta-value function; auto takes `residual` for images of 16
-    pixels a side or more."""
-    hidden: tuple[int, ...] = (512, 512)
-    """Widths of the agents' torso."""
-    filters: tuple[int, ...] = (16, 32, 32)
-    """Filters of each section of a residual torso."""
-    action_lstm: int = 128
-    """Width of the agents' action model."""
-    action_hidden: tuple[int, ...] = (128,)
-    """Hidden widths of the action model's heads."""
-    core: int = 0
-    """Width of an LSTM between torso and heads, for tasks that need memory; 0: none."""
-    frame_stack: int = 1
-    """Latest frames that agents and their meta-value functions see at once."""
-
     prediction_size: int = 600
     """Size P of the predictions y and z, of a rule from scratch."""
     bins: int = 601
@@ -135,9 +165,9 @@ class DiscoverConfig:
     evaluate_every: int = 100
     """Meta-steps between two evaluations of the rule on fresh agents; there is one before the
     first meta-step and one after the last, too."""
-    evaluate_on: tuple[str, ...] = ("catch:rows=5,columns=5",)
+    evaluate_on: tuple[TaskConfig, ...] = (TaskConfig("catch:rows=5,columns=5"),)
     """Environments of the evaluation, such as members held out of a family
-    (`grid:seed=1,split=held_out`); settings of their agents may follow as in `envs`."""
+    (`grid:seed=1,split=held_out`)."""
     evaluate_seeds: int = 2
     """Fresh agents for each of them."""
     evaluate_updates: int = 300
@@ -145,51 +175,39 @@ class DiscoverConfig:
     checkpoint_every: int = 50
     """Meta-steps between two checkpoints."""
 
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if isinstance(field.default, tuple):
-                value = _as_tuple(field.name, getattr(self, field.name), field.default)
-                object.__setattr__(self, field.name, value)
-        counts = ("agents", "meta_steps", "window", "validation", "validation_unroll", "bins")
-        more = ("prediction_size", "trajectory_lstm", "meta_lstm", "net_width", "evaluate_every")
-        for name in (
-            *counts,
-            *more,
-            "evaluate_seeds",
-            "evaluate_updates",
-            "checkpoint_every",
-            "imitation_steps",
-        ):
-            self._require(getattr(self, name) >= 1, name, "at least 1")
-        self._require(self.bins % 2 == 1, "bins", "an odd number")
-        self._require(len(self.envs) > 0, "envs", "at least one environment")
-        self._require(
-            bool(self.lifetimes) and min(self.lifetimes) >= 1, "lifetimes", "steps of at least 1"
-        )
-        self._require(self.seed >= 0, "seed", "at least 0")
-        self._require(self.stride >= 0, "stride", "at least 0")
-        self._require(
-            isinstance(self.start, str) and self.start != "",
-            "start",
-            "'scratch', 'muesli', or a learned rule by its name or file",
-        )
-        self._require(len(self.evaluate_on) > 0, "evaluate_on", "at least one environment")
-        self._require(
-            self.meta_schedule in get_args(Schedule), "meta_schedule", "constant or cosine"
-        )
-        self._require(self.target_improvement >= 0, "target_improvement", "at least 0")
-        self._require(0 <= self.average < 1, "average", "at least 0 and below 1")
-        for name in ("meta_learning_rate", "max_meta_gradient", "value_learning_rate"):
-            value = getattr(self, name)
-            self._require(math.isfinite(value) and value > 0, name, "a positive number")
+    other_names: ClassVar[Mapping[str, str]] = {
+        "average": "ema",
+        "ema_decay": "ema",
+        "meta_lr": "meta_learning_rate",
+        "meta_gradient_steps": "window",
+        "validation": "validation_envs",
+    }
 
-    def _require(self, holds: bool, name: str, accepted: str) -> None:
-        if not holds:
-            raise UserError(f"{name} is {getattr(self, name)}; expected {accepted}")
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "population", _tasks("population", self.population, GroupConfig))
+        object.__setattr__(self, "evaluate_on", _tasks("evaluate_on", self.evaluate_on, TaskConfig))
+        fields = Fields(self)
+        counts = ("agents", "meta_steps", "window", "validation_envs", "validation_unroll", "bins")
+        sizes = ("prediction_size", "trajectory_lstm", "meta_lstm", "net_width")
+        evaluation = ("evaluate_every", "evaluate_seeds", "evaluate_updates")
+        fields.integer(*counts, *sizes, *evaluation, least=1)
+        fields.integer("checkpoint_every", "imitation_steps", least=1)
+        fields.integer("seed", "stride", least=0)
+        fields.integers("lifetimes", least=1, empty=False)
+        fields.integers("value_hidden", least=1)
+        fields.require(self.bins % 2 == 1, "bins", "an odd number")
+        known = "'scratch', 'muesli', or a learned rule by its name or file"
+        fields.require(isinstance(self.start, str) and self.start != "", "start", known)
+        fields.choice("meta_schedule", get_args(Schedule))
+        fields.number("ema", least=0, below=1)
+        fields.number("meta_learning_rate", "max_meta_gradient", "value_learning_rate", above=0)
+        fields.number("entropy_cost", "prediction_entropy_cost", "target_mean_cost", least=0)
+        fields.number("target_kl_cost", "target_improvement", least=0)
+        fields.number("value_discount", "value_lambda", least=0, most=1)
 
     @property
-    def lived(self) -> int:
-        """Updates by which a meta-step brings an agent's life forward."""
+    def updates_per_meta_step(self) -> int:
+        """Updates that a meta-step adds to an agent's life."""
         return self.stride or self.window
 
     @property
@@ -218,101 +236,57 @@ class DiscoverConfig:
             target_improvement=self.target_improvement,
         )
 
-    def groups(self) -> list["Group"]:
-        """The agents of each environment, with their settings; of each size in a range of them."""
-        return [group for text in self.envs for group in self._spread(text)]
+    def groups(self) -> list[Group]:
+        """The groups of agents, with one for each size where an environment has ranges of sizes.
 
-    def _spread(self, text: str) -> list["Group"]:
-        whole = self.group(text)
-        shares = distributions.spread(whole.config.env, whole.count)
-        if len(shares) == 1 and shares[0].env == whole.config.env:
-            return [whole]
-        given = text.split(";")[1:]
-        kept = [part for part in given if part.partition("=")[0].strip() != "agents"]
-        return [
-            Group(
-                config=dataclasses.replace(whole.config, env=share.env),
-                count=share.agents,
-                name=";".join(
-                    [share.env, *([f"agents={share.agents}"] if kept != given else []), *kept]
-                ),
-            )
-            for share in shares
-        ]
+        Raises:
+            UserError: a setting of an environment or of its agents is not accepted.
+        """
+        names: dict[str, list[AgentConfig]] = {}
+        groups = []
+        for entry in self.population:
+            agent = entry.agent_like(self.agent)
+            for env, count in distributions.spread(entry.env, entry.agents or self.agents):
+                groups.append(Group(env, agent, count, _unique_name(names, env, agent)))
+        return groups
 
-    def group(self, text: str) -> "Group":
-        """The agents that a text such as `grid:size=5;agents=4` asks for."""
-        env, *parts = text.split(";")
-        settings: dict[str, Any] = {"agents": self.agents}
-        kinds = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for part in parts:
-            name, _, value = (side.strip() for side in part.partition("="))
-            if name not in _OWN or not value:
-                raise UserError(f"{part!r} in {text!r} is not SETTING=VALUE; {_known(name)}")
-            settings[name] = _read(value, kinds[name], part)
-        agents = settings.pop("agents")
-        shared = {name: getattr(self, name) for name in _OWN if name != "agents"}
-        if agents < 1:
-            raise UserError(f"agents is {agents} in {text!r}; expected at least 1")
-        config = Config(rule="", env=env.strip(), **{**shared, **settings})
-        return Group(config, agents, text)
+    def tasks(self) -> dict[str, tuple[str, AgentConfig]]:
+        """The evaluation's environments and agents, by their names in metrics."""
+        names: dict[str, list[AgentConfig]] = {}
+        tasks = {}
+        for entry in self.evaluate_on:
+            agent = entry.agent_like(self.agent)
+            tasks[_unique_name(names, entry.env, agent)] = entry.env, agent
+        return tasks
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings as JSON can hold them; `DiscoverConfig(**...)` reads them back."""
+        """The settings as JSON can hold them; `settings.build` reads them back."""
         return dataclasses.asdict(self)
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Agents of one shape, which run together."""
-
-    config: Config  # how each of them trains
-    count: int
-    name: str  # the text that asks for them
-
-
-# Settings that the agents of an environment may have of their own.
-_OWN = (
-    "agents",
-    "environments",
-    "unroll",
-    "batch",
-    "replay",
-    "replay_fraction",
-    "learning_rate",
-    "adam_epsilon",
-    "discount",
-    "torso",
-    "hidden",
-    "filters",
-    "action_lstm",
-    "action_hidden",
-    "core",
-    "frame_stack",
-)
+def _tasks(name: str, values: Any, kind: type[Task]) -> tuple[Task, ...]:
+    """Tasks from names, tables and instances, or from one of these."""
+    several = values if isinstance(values, list | tuple) else (values,)
+    if not several:
+        refuse(name, values, "at least one environment")
+    return tuple(_task(name, value, kind) for value in several)
 
 
-def _known(name: str) -> str:
-    return specs.nearest(name, _OWN)
+def _task(name: str, value: Any, kind: type[Task]) -> Task:
+    if type(value) is kind:
+        return value
+    if isinstance(value, str):
+        return kind(value)
+    known = [field.name for field in dataclasses.fields(kind)]
+    if not isinstance(value, Mapping) or not {"env"} <= value.keys() <= set(known):
+        refuse(name, value, f"names of environments, or tables of {', '.join(known)}")
+    return kind(**value)
 
 
-def _as_tuple(name: str, value: Any, like: tuple) -> tuple:
-    """A tuple of the kind of another, with a single text or number as one of one."""
-    values = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if isinstance(like[0], str):
-        if all(isinstance(x, str) for x in values):
-            return values
-        raise UserError(f"{name} is {value!r}; expected a text, or several")
-    if all(isinstance(x, numbers.Integral) for x in values):
-        return tuple(int(x) for x in values)  # which JSON can hold, whatever kind it was of
-    raise UserError(f"{name} is {value!r}; expected a whole number, or several")
-
-
-def _read(text: str, like: Any, part: str) -> Any:
-    """Reads a value of the kind of another."""
-    try:
-        if isinstance(like, tuple):
-            return tuple(int(width) for width in text.split(","))
-        return type(like)(text)
-    except ValueError as error:
-        raise UserError(f"{part!r}: expected a value like {like}") from error
+def _unique_name(names: dict[str, list[AgentConfig]], env: str, agent: AgentConfig) -> str:
+    """The environment, with a number if it was named before with agents of another kind."""
+    kinds = names.setdefault(env, [])
+    if agent not in kinds:
+        kinds.append(agent)
+    place = kinds.index(agent)
+    return env if place == 0 else f"{env} #{place + 1}"

@@ -11,38 +11,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.agent import frames
-from discorl.agent.learner import Learner
+from discorl.agent.assembly import make_learner
 from discorl.agent.replay import ReplayState
 from discorl.discovery.agents import (
     Life,
     draw_lifetime,
-    judging,
-    learner_of,
     meta_gradient_of,
     updates_within,
+    validation_agent,
 )
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_windows import Places, Window
 from discorl.discovery.meta_gradient import Update
 from discorl.envs.host import HostEnvironment
-from discorl.networks.prepared import prepared
 from discorl.rules import Rule
-from discorl.training.config import Config
 from discorl.training.host.trainer import Background, HostTrainer
-from discorl.training.trainer import TrainState, absorb
+from discorl.training.trainer import TrainState, absorb, scaled
 from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory, UserError
 
 HostLives = tuple[Life, ...]
-
-
-def host_learner_of(
-    agent: Config, environment: HostEnvironment, rule: Rule, *, mixed_mode: bool = False
-) -> Learner:
-    """The learner of an agent on the host, whose network sees prepared observations."""
-    shown = environment.shown(frames.stacked(environment.observation, agent.frame_stack))
-    learner = learner_of(agent, environment.num_actions, shown, rule, mixed_mode=mixed_mode)
-    return dataclasses.replace(learner, network=prepared(learner.network, environment.prepare))
 
 
 class HostAgents:
@@ -73,21 +60,27 @@ class HostAgents:
         Raises:
             UserError: windows would overlap.
         """
-        if config.lived < config.window:
+        if config.updates_per_meta_step < config.window:
             raise UserError(
                 f"stride is {config.stride}, and {environment.name} is on the host, where no "
                 "environment can go back to within a window: expected at least the window's "
                 f"length, {config.window}, or 0 for the same"
             )
         self._config, self._number = config, number
-        learner = host_learner_of(group.config, environment, rule, mixed_mode=config.mixed_mode)
-        self._trainer = HostTrainer(group.config, environment, learner)
-        judge = HostTrainer(judging(group.config, config), environment, learner)
+        learner = make_learner(
+            group.agent,
+            rule,
+            environment.num_actions,
+            environment.observation,
+            prepare=environment.prepare,
+            mixed_mode=config.mixed_mode,
+        )
+        self._trainer = HostTrainer(group.agent, environment, learner)
+        validator = HostTrainer(validation_agent(group.agent, config), environment, learner)
         # Of which all others are made: they compile once for all.
-        self._actors = self._trainer.actor(0), judge.actor(0)
-        seen = frames.stacked(environment.observation, group.config.frame_stack)
+        self._actors = self._trainer.actor(0), validator.actor(0)
         self.meta_gradient = meta_gradient_of(
-            config, group.config, learner, seen, environment.prepare
+            config, group.agent, learner, environment.observation, environment.prepare
         )
         self.meta_value = self.meta_gradient.meta_value
         self._begin = jax.jit(self.begin)
@@ -108,7 +101,7 @@ class HostAgents:
         """
         key, training_key, value_key, budget_key = jax.random.split(key, 4)
         budget = draw_lifetime(budget_key, self._config.lifetimes)
-        lifetime = updates_within(self._trainer.config, budget)
+        lifetime = updates_within(self._trainer.agent, budget)
         return Life(
             training=self._trainer.init(training_key, lifetime),
             meta_value=self.meta_value.init(value_key),
@@ -139,7 +132,7 @@ class HostAgents:
         """
         before = agent.training
         key, replay_key = jax.random.split(before.key)
-        replay, batch = absorb(self._trainer.config, replay, fresh, replay_key)
+        replay, batch = absorb(self._trainer.agent, replay, fresh, replay_key)
         learner, meta_value, metrics = self.meta_gradient.update(
             before.learner, agent.meta_value, eta, batch
         )
@@ -159,6 +152,7 @@ class HostAgents:
         Returns:
             the meta-gradient; the agent; metrics.
         """
+        validation = scaled(self._trainer.agent, validation)  # as the meta-value function learned
         gradient, meta_value, metrics = self.meta_gradient.differentiate(
             eta, _stack(updates), agent.training.learner, agent.meta_value, validation
         )
@@ -219,7 +213,7 @@ class HostAgents:
                     window.act()
                 else:
                     window.act_for_validation()
-        between = self._config.lived - self._config.window
+        between = self._config.updates_per_meta_step - self._config.window
         judged: list[tuple[Params, Metrics]] = []
         for window in windows:
             judged.append(self._judge(window, eta))

@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 
-from discorl.discovery.host_agents import host_learner_of
+from discorl.agent.assembly import make_learner
+from discorl.agent.config import AgentConfig
 from discorl.envs.host import HostEnvironment
 from discorl.rules import Rule
-from discorl.training.config import Config
 from discorl.training.host.trainer import Background, HostTrainer, acting_key
 from discorl.training.trainer import TrainState
 from discorl.types import Key, Params
@@ -21,8 +21,15 @@ class HostScoring:
     act, each in a thread of its own.
     """
 
-    def __init__(self, agent: Config, environment: HostEnvironment, rule: Rule) -> None:
-        self._trainer = HostTrainer(agent, environment, host_learner_of(agent, environment, rule))
+    def __init__(self, agent: AgentConfig, environment: HostEnvironment, rule: Rule) -> None:
+        learner = make_learner(
+            agent,
+            rule,
+            environment.num_actions,
+            environment.observation,
+            prepare=environment.prepare,
+        )
+        self._trainer = HostTrainer(agent, environment, learner)
         self._actor = self._trainer.actor(0)
         self._begin = jax.jit(self._trainer.init)
         self._learn = jax.jit(self._trainer.learn, donate_argnums=0)

@@ -23,7 +23,7 @@ from discorl.types import Array, Key, Metrics, Outputs, Params, Trajectory, User
 
 CLIP = 1.0  # of the advantages, as in Muesli
 LEARNING_RATE = 1e-2
-AVERAGE = 0.99
+EMA = 0.99
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Imitators(Agents):
         """
         trainer = self._trainer(state.task)
         training, batch, episodes = trainer.collect(state.training)
-        batch = frames.with_stacks(batch, trainer.config.frame_stack)
+        batch = frames.with_stacks(batch, trainer.agent.frame_stack)
 
         def distance(eta: Params) -> tuple[Array, tuple]:
             learner, metrics = self.learner.update(training.learner, eta, batch)
@@ -98,7 +98,7 @@ def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Param
         meta_steps=config.imitation_steps,
         meta_learning_rate=LEARNING_RATE,
         meta_schedule="cosine",
-        average=AVERAGE,
+        ema=EMA,
     )
     population = Population(config, Imitated(**fields), agents=Imitators)
     state = population.init(eta, key)
@@ -113,4 +113,4 @@ def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Param
                 )
             state, _, by_agent = population.meta_step(state)
             progress.update(step + 1, {"distance": float(jnp.mean(by_agent["imitation"]))})
-    return state.average
+    return state.eta_ema

@@ -12,14 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.agent.learner import Learner
-from discorl.agent.optimiser import Optimisation, with_learning_rate
+from discorl.agent.assembly import make_learner
+from discorl.agent.config import AgentConfig
+from discorl.agent.optimiser import with_learning_rate
 from discorl.envs.families import Family, Split
 from discorl.rules.base import Rule
-from discorl.training.assembly import network_of
-from discorl.training.config import Config
 from discorl.training.trainer import Trainer, TrainState
-from discorl.types import Array, Key, Params, PyTree, UserError
+from discorl.types import Array, Key, Params, PyTree, validation
 
 BINS = 20  # parts of equal length in which the returns of a life are reported
 
@@ -46,19 +45,6 @@ class Record:
         return _divide(np.where(known, means, 0).sum(1), known.sum(1))
 
 
-def _learner(agent: Config, family: Family, rule: Rule) -> Learner:
-    """A learner with a constant learning rate, which is data."""
-    optimisation = Optimisation(
-        weight_decay=agent.weight_decay,
-        max_abs_update=agent.max_abs_update,
-        max_gradient_norm=agent.max_gradient_norm,
-        adam_epsilon=agent.adam_epsilon,
-    )
-    rule = dataclasses.replace(rule, discount=agent.discount)
-    network = network_of(agent, rule.outputs(family.num_actions), family.observation)
-    return Learner(rule, network, optimisation.optimizer(rate_in_state=True), family.num_actions)
-
-
 def _rows(tree: PyTree, chosen: np.ndarray) -> PyTree:
     return jax.tree.map(lambda x: x[chosen], tree)
 
@@ -71,26 +57,25 @@ class Lives:
     """Trains agents from scratch in members of one family.
 
     Example:
-        lives = Lives(family, config, rule, size=32)
+        lives = Lives(family, AgentConfig(), rule, size=32)
         tasks = lives.tasks(jax.random.split(task_key, 100), "train")
         keys = jax.random.split(life_key, 100)
         record = lives.run(lives.repeat(eta, 100), tasks, keys, 1e-2, updates=300)
     """
 
-    def __init__(self, family: Family, agent: Config, rule: Rule, *, size: int) -> None:
+    def __init__(self, family: Family, agent: AgentConfig, rule: Rule, *, size: int) -> None:
         """Prepares the program; the first run compiles it.
 
         Args:
             family: whose members the agents live in.
-            agent: sizes and optimiser of the agents.
+            agent: the agents; their learning rate is given to each life.
             rule: that they learn by.
             size: lives that are lived side by side.
         """
-        if size < 1:
-            raise UserError(f"size is {size}; expected at least 1")
+        validation.integer("size", size, least=1)
         self.family, self.size = family, size
         self._agent = agent
-        self._learner = _learner(agent, family, rule)
+        self._learner = make_learner(agent, rule, family.num_actions, family.observation)
         self._program = jax.jit(self.program)
         self._sample = jax.jit(jax.vmap(family.sample, in_axes=(0, None)), static_argnums=1)
         self._reference = jax.jit(jax.vmap(family.reference))
@@ -185,7 +170,7 @@ class Lives:
         All write into replay at the same place, which turns a scatter into a copy.
         """
         task = jax.tree.map(lambda x: x[0], tasks)
-        state = jax.eval_shape(self._trainer(task).init, jax.random.key(0))
+        state = jax.eval_shape(self._trainer(task).init, jax.random.key(0), 1)
         axes = jax.tree.map(lambda _: 0, state)
         if axes.replay is not None:
             replay = dataclasses.replace(axes.replay, position=None, size=None)

@@ -23,7 +23,7 @@ from discorl.discovery.presets import configure_discovery
 from discorl.discovery.scoring import LAST, Scoring
 from discorl.envs.host import EnvironmentFailure
 from discorl.rules import Disco
-from discorl.runs import Run, check_settings, check_source, compilation, curves
+from discorl.runs import Run, check_source, compilation, config_of, curves
 from discorl.runs.interrupts import interrupts
 from discorl.runs.metrics import as_columns, as_rows, known_mean
 from discorl.runs.progress import Progress
@@ -86,7 +86,7 @@ def discover(
         out: the run directory to make; None keeps nothing on disk. It will hold the current rule
             in `rule.npz` and the best one in `best.npz`, both ready for `discorl.train`.
         resume: a run directory to go on with, in place of settings.
-        **settings: fields of `DiscoverConfig`; see `discorl.configure_discovery`.
+        **settings: settings of `DiscoverConfig`; see `discorl.configure_discovery`.
 
     Returns:
         the rule and the metrics of its discovery.
@@ -103,8 +103,7 @@ def discover(
             run = stack.enter_context(Run.open(resume))
             if run.kind != "discover":
                 raise UserError(f"{resume} holds a run of `{run.kind}`, not of `discover`")
-            check_settings(run, run.config, DiscoverConfig)
-            config = DiscoverConfig(**run.config)
+            config = config_of(run, DiscoverConfig)
         config = config or configure_discovery(**settings)
         _tell_of_sizes_left_out(config)
         rule, eta = starting_rule(config, _kept_start(run))
@@ -155,8 +154,8 @@ def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Dis
 
 
 def _tell_of_sizes_left_out(config: DiscoverConfig) -> None:
-    for group in map(config.group, config.envs):
-        notice = distributions.notice(group.config.env, group.count)
+    for group in config.population:
+        notice = distributions.notice(group.env, group.agents or config.agents)
         if notice is not None:
             print(notice, file=sys.stderr)
 
@@ -298,7 +297,7 @@ class _Loop:
 
     def _evaluate(self, done: int, state: DiscoverState) -> DiscoverState:
         """Scores the rule; the best one so far becomes part of the state."""
-        eta = state.population.average
+        eta = state.population.eta_ema
         score = self._scoring(eta)
         for name, value in score.returns.items():
             if math.isnan(value):
@@ -319,7 +318,7 @@ class _Loop:
         if self._run is not None:
             self._run.save(done, state)
             self._write_rules(done, state)
-            names = dict.fromkeys(text.partition(":")[0] for text in self._config.envs)
+            names = dict.fromkeys(group.env.partition(":")[0] for group in self._config.population)
             curves.discovery_curve(
                 self._run.curve_path,
                 as_columns(self._rows),
@@ -333,7 +332,7 @@ class _Loop:
         best = self._provenance(int(state.best_meta_step))
         best |= {"score": score if math.isfinite(score) else None}
         for name, eta, metadata in (
-            ("rule.npz", state.population.average, self._provenance(done)),
+            ("rule.npz", state.population.eta_ema, self._provenance(done)),
             ("best.npz", state.best_eta, best),
         ):
             self._rule.save(self._run.path / name, eta, metadata)
@@ -352,7 +351,7 @@ class _Loop:
         return DiscoverResult(
             config=self._config,
             rule=self._rule,
-            eta=state.population.average,
+            eta=state.population.eta_ema,
             best_eta=state.best_eta,
             best_score=float(state.best_score),
             metrics=as_columns(self._rows),

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from discorl.agent.optimiser import Optimisation
+from discorl.agent.config import OptimiserConfig
+from discorl.agent.optimiser import make_optimiser
 from discorl.networks import Network, standard
 from discorl.networks.prepared import prepared
 from discorl.networks.standard import Torso
@@ -70,7 +71,7 @@ class MetaValue:
 
     @functools.cached_property
     def _optimizer(self) -> optax.GradientTransformation:
-        return Optimisation(learning_rate=self.learning_rate).optimizer()
+        return make_optimiser(OptimiserConfig(learning_rate=self.learning_rate))
 
     def init(self, key: Key) -> MetaValueState:
         """A fresh meta-value function."""

@@ -10,7 +10,8 @@ import numpy as np
 import optax
 
 from discorl import envs
-from discorl.agent.optimiser import Optimisation
+from discorl.agent.config import OptimiserConfig
+from discorl.agent.optimiser import make_optimiser
 from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_agents import HostAgents
@@ -28,7 +29,7 @@ class PopulationState:
     """All that discovery depends on from one meta-step to the next."""
 
     eta: Params
-    average: Params  # of eta over the meta-steps; what discovery hands out
+    eta_ema: Params  # moving average of eta over the meta-steps: what discovery hands out
     # Compiled groups: AgentState, every leaf [agents of the group, ...]; on the host: a tuple of
     # their agents' Life.
     groups: tuple[PyTree, ...]
@@ -104,10 +105,9 @@ class _CompiledAgents:
 def _make_group(
     group: Group, config: DiscoverConfig, rule: Rule, number: int, agents: type[Agents]
 ) -> AgentGroup:
-    name = group.config.env
-    if specs.parse(name).name not in envs.REGISTRY:
-        environment = envs.make(name)
-        check_environment(environment, name)
+    if specs.parse(group.env).name not in envs.REGISTRY:
+        environment = envs.make(group.env)
+        check_environment(environment, group.env)
         if isinstance(environment, HostEnvironment):
             return HostAgents(group, config, rule, environment, number)
     return _CompiledAgents(agents(group, config, rule))
@@ -124,16 +124,15 @@ class Population:
             _make_group(group, config, rule, i, agents) for i, group in enumerate(described)
         ]
         self.host_environments = [
-            described[i].config.env for i, group in enumerate(self.groups) if group.on_host
+            described[i].env for i, group in enumerate(self.groups) if group.on_host
         ]
-        self._adam = Optimisation(
-            learning_rate=config.meta_learning_rate,
-            schedule=config.meta_schedule,
+        self._adam = make_optimiser(
+            OptimiserConfig(learning_rate=config.meta_learning_rate, schedule=config.meta_schedule),
             steps=config.meta_steps,
-        ).optimizer()
+        )
         self._move = jax.jit(self.combine, donate_argnums=1)
-        self._average = jax.jit(
-            lambda average, eta: optax.incremental_update(eta, average, 1 - config.average)
+        self._update_ema = jax.jit(
+            lambda ema, eta: optax.incremental_update(eta, ema, 1 - config.ema)
         )
 
     def init(self, eta: Params, key: Key) -> PopulationState:
@@ -171,8 +170,8 @@ class Population:
         )
         by_agent = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *metrics)
         by_agent |= {"meta/gradient_norm": norms, "dropped": dropped}
-        average = self._average(state.average, eta)
-        state = PopulationState(eta, average, groups, optimizers, dropped)
+        eta_ema = self._update_ema(state.eta_ema, eta)
+        state = PopulationState(eta, eta_ema, groups, optimizers, dropped)
         whole, by_agent = jax.device_get((whole, by_agent))
         # Parameters that are not finite stay so: such an agent has nothing more to say.
         over = np.flatnonzero((by_agent["steps"] >= by_agent["budget"]) | ~by_agent["finite"])
@@ -224,7 +223,9 @@ class Population:
         gradients = jax.tree.map(masked, gradients)
         count = jnp.maximum(1, jnp.sum(kept))
         if self.config.per_agent_adam:
-            updates, moved = jax.vmap(lambda g, o: self._adam.update(g, o))(gradients, optimizers)
+            updates, moved = jax.vmap(lambda g, o: self._adam.update(g, o, eta))(
+                gradients, optimizers
+            )
 
             def choose(x: Array, y: Array) -> Array:
                 return jnp.where(kept.reshape(-1, *[1] * (x.ndim - 1)), x, y)
@@ -233,7 +234,7 @@ class Population:
             update = jax.tree.map(lambda u: jnp.sum(masked(u), axis=0) / count, updates)
         else:
             mean = jax.tree.map(lambda g: jnp.sum(g, axis=0) / count, gradients)
-            update, optimizers = self._adam.update(mean, optimizers)
+            update, optimizers = self._adam.update(mean, optimizers, eta)
         whole = {
             "gradient_cosine": _mean_cosine(gradients, jnp.where(kept, norms, 0)),
             "eta_norm": optax.tree.norm(eta),

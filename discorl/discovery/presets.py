@@ -1,11 +1,12 @@
 """Where the settings of a discovery run start from."""
 
-import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from discorl.discovery.config import DiscoverConfig
-from discorl.types import specs
+from discorl.runs import config_files
+from discorl.types import UserError, settings, specs
 
 # A rule and agents that fit small tasks and few cores.
 _COMPACT: dict[str, Any] = {
@@ -23,7 +24,7 @@ _COMPACT: dict[str, Any] = {
     "meta_lstm": 32,
 }
 
-PRESETS: dict[str, Mapping[str, Any]] = {
+PRESETS: dict[str, dict[str, Any]] = {
     # The reduced loop that the paper's authors published, one environment and two agents without
     # replay, made quick: a compact rule and small agents that learn fast. Their learning rate
     # matters: where the action value is not learned, nothing says which targets are good. So does
@@ -36,12 +37,12 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "lifetimes": (100_000, 250_000, 500_000),
         "meta_learning_rate": 6e-3,
         "meta_schedule": "cosine",
-        "average": 0.95,
-        "environments": 32,
+        "ema": 0.95,
+        "num_envs": 32,
         "unroll": 16,
         "batch": 32,
         "replay_fraction": 0.0,
-        "validation": 32,
+        "validation_envs": 32,
         "validation_unroll": 32,
         "value_learning_rate": 1e-3,
         "value_discount": 0.99,
@@ -53,7 +54,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     # more in what they ask of the rule than their data do, so there are many with small batches.
     # A short window sees what greed brings and not what it costs: hence the entropy cost.
     "laptop": {
-        "envs": ("chain", "tabular", "grid:flat=true", "windy_catch:rows=6,columns=6"),
+        "population": ("chain", "tabular", "grid:flat=true", "windy_catch:rows=6,columns=6"),
         "seed": 9,
         "start": "muesli",
         "agents": 8,
@@ -62,14 +63,14 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "lifetimes": (10_000, 20_000, 40_000),
         "meta_learning_rate": 5e-4,
         "meta_schedule": "cosine",
-        "average": 0.99,
+        "ema": 0.99,
         "entropy_cost": 0.04,
         "target_kl_cost": 0.3,
         "target_improvement": 1.0,
-        "environments": 2,
+        "num_envs": 2,
         "unroll": 20,
         "batch": 16,
-        "validation": 32,
+        "validation_envs": 32,
         "validation_unroll": 20,
         "value_learning_rate": 1e-3,
         "evaluate_on": tuple(
@@ -89,17 +90,23 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     # paper leaves open, the networks and replay, is as in the published demo and its evaluations.
     "paper": {
         "agents": 4,
-        "envs": ("grid:size=9", "tabular", "chain", "windy_catch", "memory;core=256"),
+        "population": (
+            "grid:size=9",
+            "tabular",
+            "chain",
+            "windy_catch",
+            {"env": "memory", "agent": {"lstm": 256}},
+        ),
         "meta_steps": 100_000,
         "window": 20,
         "lifetimes": (20_000_000, 50_000_000, 100_000_000, 200_000_000),
         "meta_learning_rate": 1e-3,
         "per_agent_adam": True,
-        "environments": 10,
+        "num_envs": 10,
         "unroll": 29,
         "batch": 96,
         "replay_fraction": 0.9,
-        "validation": 48,
+        "validation_envs": 48,
         "validation_unroll": 29,
         "learning_rate": 3e-4,
         "discount": 0.997,
@@ -118,17 +125,35 @@ PRESETS: dict[str, Mapping[str, Any]] = {
 }
 
 
-def configure_discovery(preset: str = "demo", **settings: Any) -> DiscoverConfig:
-    """Puts a discovery run's settings together: the given ones, then the preset's.
+def configure_discovery(
+    preset: str | None = None, *, config: str | os.PathLike[str] | None = None, **given: Any
+) -> DiscoverConfig:
+    """Puts a discovery run's settings together: those given, the file's, then the preset's.
+
+    Args:
+        preset: name of the preset; by default `demo`.
+        config: a TOML file with settings by flat or nested names, or an earlier run (its directory
+            or its config.json).
+        **given: settings of `DiscoverConfig` and its parts by their names, such as
+            `learning_rate`; and `envs`, environments whose agents are all like the default one, in
+            place of `population`.
 
     Raises:
         UserError: a name or a value is not accepted.
     """
-    specs.require_known("preset", [preset], PRESETS)
-    fields = dataclasses.fields(DiscoverConfig)
-    specs.require_known("setting", settings, [field.name for field in fields])
-    config = DiscoverConfig(**{"preset": preset, **PRESETS[preset], **settings})
-    config.groups()  # to refuse what they refuse, early
-    for text in config.evaluate_on:
-        config.group(text)
-    return config
+    flat = {} if config is None else _read(config_files.read_settings(config, "discover"), config)
+    flat |= _read(given) | ({} if preset is None else {"preset": preset})
+    start = flat.setdefault("preset", "demo")
+    specs.require_known("preset", [start], PRESETS)
+    built = settings.build(DiscoverConfig, PRESETS[start] | flat)
+    built.groups(), built.tasks()  # which refuse what their environments do not accept
+    return built
+
+
+def _read(values: Mapping[str, Any], file: str | os.PathLike[str] = "") -> dict[str, Any]:
+    """Settings by flat names, with `envs` as a population."""
+    where = f"{file}: " if file else ""
+    if "envs" in values and "population" in values:
+        raise UserError(f"{where}envs and population are given; expected one of them")
+    renamed = {"population" if name == "envs" else name: x for name, x in values.items()}
+    return settings.flatten(DiscoverConfig, renamed, where)

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import envs
-from discorl.agent import frames
-from discorl.discovery.agents import learner_of
+from discorl.agent.assembly import make_learner
+from discorl.agent.config import AgentConfig
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.host_scoring import HostScoring
 from discorl.envs import Environment, HostEnvironment, references
 from discorl.envs.families import Member
 from discorl.rules import Rule
-from discorl.training.config import LONGEST_CALL, Config
+from discorl.training.config import LONGEST_CALL
 from discorl.training.trainer import Trainer, TrainState
 from discorl.types import Array, Key, Metrics, Params, PyTree
 
@@ -55,17 +55,16 @@ class Scoring:
         self._environments: dict[str, Environment | HostEnvironment] = {}
         self._programs: dict[str, Any] = {}  # a _Program or a HostScoring
         programs: dict[Hashable, Any] = {}
-        for text in config.evaluate_on:
-            agent = config.group(text).config
-            environment = envs.make(agent.env)
+        for name, (env, agent) in config.tasks().items():
+            environment = envs.make(env)
             # Members of one family differ in numbers only: one program serves them all.
-            shape = environment.family if isinstance(environment, Member) else text
-            kind = (shape, dataclasses.replace(agent, env=""))
+            shape = environment.family if isinstance(environment, Member) else env
+            kind = (shape, agent)
             if kind not in programs:
                 make = HostScoring if isinstance(environment, HostEnvironment) else _Program
                 programs[kind] = make(agent, environment, rule)
-            self._environments[text] = environment
-            self._programs[text] = programs[kind]
+            self._environments[name] = environment
+            self._programs[name] = programs[kind]
 
     def __call__(self, eta: Params) -> Score:
         """Scores a rule by its parameters.
@@ -74,20 +73,19 @@ class Scoring:
             EnvironmentFailure: an environment on the host failed.
         """
         returns, scores = {}, {}
-        for text, environment in self._environments.items():
-            metrics = self._programs[text].run(environment, self._keys, eta, self._updates)
-            returns[text] = _last_return(metrics)
-            scores[text] = _normalise(environment, returns[text])
+        for name, environment in self._environments.items():
+            metrics = self._programs[name].run(environment, self._keys, eta, self._updates)
+            returns[name] = _last_return(metrics)
+            scores[name] = _normalise(environment, returns[name])
         return Score(returns, scores)
 
 
 class _Program:
     """Training from scratch in one shape of environment, compiled once."""
 
-    def __init__(self, agent: Config, environment: Environment, rule: Rule) -> None:
+    def __init__(self, agent: AgentConfig, environment: Environment, rule: Rule) -> None:
         _, assemble = _take_apart(environment)
-        seen = frames.stacked(environment.observation, agent.frame_stack)
-        learner = learner_of(agent, environment.num_actions, seen, rule)
+        learner = make_learner(agent, rule, environment.num_actions, environment.observation)
 
         def begin(task: PyTree, key: Key, lifetime: Array) -> TrainState:
             return Trainer(agent, assemble(task), learner).init(key, lifetime)

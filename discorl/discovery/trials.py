@@ -9,17 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import rules
+from discorl.agent.config import AgentConfig
 from discorl.discovery.evolution import LEAST_SCORE, MOST_SCORE
 from discorl.discovery.lives import Lives
 from discorl.envs import families
 from discorl.envs.families import Split
-from discorl.training.config import Config
-from discorl.types import PyTree
+from discorl.types import PyTree, settings
 
 # Small agents, on which lives are cheap.
 SMALL_AGENT: Mapping[str, Any] = {
     "hidden": (32, 32),
-    "environments": 4,
+    "num_envs": 4,
     "unroll": 16,
     "batch": 16,
     "replay": 256,
@@ -40,13 +40,13 @@ class Contender:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # in place of the small's
 
     @property
-    def agent(self) -> Config:
-        """The agents' settings."""
-        return Config(**{**SMALL_AGENT, **self.settings})
+    def agent(self) -> AgentConfig:
+        """The agents."""
+        return settings.build(AgentConfig, {**SMALL_AGENT, **self.settings})
 
     def updates(self, steps: int) -> int:
         """Updates of a life of so many environment steps."""
-        return max(1, round(steps / (self.agent.environments * self.agent.unroll)))
+        return max(1, round(steps / self.agent.steps_per_update))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,14 +91,14 @@ class Trials:
             lives.repeat(eta, count),
             members,
             life_keys,
-            contender.agent.learning_rate,
+            contender.agent.optimiser.learning_rate,
             contender.updates(steps),
         )
         parts = {"end": record.end(LAST), "area": record.area()}
         return {name: self._clipped(lives, members, part) for name, part in parts.items()}
 
     def _of(self, contender: Contender, rule: rules.Rule, family: str) -> Lives:
-        agent = dataclasses.replace(contender.agent, learning_rate=1.0)
+        agent = settings.replace(contender.agent, learning_rate=1.0)
         key = family, rule, agent
         if key not in self._lives:
             self._lives[key] = Lives(families.make(family), agent, rule, size=self._size)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Environment, Reference, Step
-from discorl.types import Array, Key, UserError
+from discorl.types import Array, Key
+from discorl.types.validation import Fields
 
 _BACKGROUND = (24, 26, 38)
 _GRID = (38, 42, 58)
@@ -42,10 +43,7 @@ class Catch(Environment[CatchState]):
     num_actions = 3
 
     def __post_init__(self) -> None:
-        for name in ("rows", "columns"):
-            size = getattr(self, name)
-            if size < 2:
-                raise UserError(f"catch: {name} must be at least 2, got {size}")
+        Fields(self, "catch").integer("rows", "columns", least=2)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

@@ -52,7 +52,7 @@ class _Standard:
     filters: tuple[int, ...]
     action_lstm: int
     action_hidden: tuple[int, ...]
-    core: int
+    lstm: int
 
     def init(self, key: Key, observation: PyTree) -> Params:
         torso_key, head_key, action_key = jax.random.split(key, 3)
@@ -70,10 +70,10 @@ class _Standard:
         features = jax.eval_shape(self._encode, params, observation).shape[-1]
         params["torso"] = init_mlp(mlp_key, features, self.hidden)
         width = self.hidden[-1] if self.hidden else features
-        if self.core:
+        if self.lstm:
             core_key = jax.random.fold_in(torso_key, 1)
-            params["core"] = init_linear(core_key, width + self.core, 4 * self.core)
-            width = self.core
+            params["core"] = init_linear(core_key, width + self.lstm, 4 * self.lstm)
+            width = self.lstm
         names = sorted(self.spec.state)
         params["head"] = {
             name: init_linear(k, width, math.prod(self.spec.state[name]), stddev=HEAD_STDDEV)
@@ -115,21 +115,21 @@ class _Standard:
         return mlp(params["torso"], self._encode(params, observation, dtype))
 
     def core_inputs(self, params: Params, observation: PyTree) -> Array:
-        """What observations bring to the gates of the core: [N, 4 core]."""
+        """What observations bring to the gates of the core: [N, 4 lstm]."""
         layer = params["core"]
-        return self._embed(params, observation) @ layer["w"][: -self.core] + layer["b"]
+        return self._embed(params, observation) @ layer["w"][: -self.lstm] + layer["b"]
 
     def core_step(
         self, params: Params, inputs: Array, state: tuple[Array, Array]
     ) -> tuple[Array, tuple[Array, Array]]:
         """The hidden state is both what the heads read and, with the cell, what is remembered."""
         hidden, cell = state
-        state = lstm_step(inputs + hidden @ params["core"]["w"][-self.core :], cell)
+        state = lstm_step(inputs + hidden @ params["core"]["w"][-self.lstm :], cell)
         return state[0], state
 
     def observe(self, params: Params, observation: PyTree) -> tuple[Outputs, PyTree]:
         """Reads the core's features in place of observations, if there is a core."""
-        embedding = observation if self.core else self._embed(params, observation)
+        embedding = observation if self.lstm else self._embed(params, observation)
         outputs = {
             name: linear(params["head"][name], embedding).reshape(-1, *shape)
             for name, shape in self.spec.state.items()
@@ -182,14 +182,14 @@ def standard(
     filters: Sequence[int] = (16, 32, 32),
     action_lstm: int = 128,
     action_hidden: Sequence[int] = (128,),
-    core: int = 0,
+    lstm: int = 0,
 ) -> Network:
     """Builds the standard network for the outputs that a rule asks for.
 
     Observations are flattened and concatenated; images first go through a residual convolutional
     encoder. An MLP follows, with linear heads for the state outputs. The action outputs come from
     one LSTM step for each action out of the torso's embedding, and an MLP head for each output. An
-    LSTM core, if there is one, stands between the torso and everything else.
+    optional LSTM core stands between the torso and everything else.
 
     Args:
         spec: the rule's outputs.
@@ -201,7 +201,7 @@ def standard(
         filters: filters of each section of the residual encoder.
         action_lstm: width of the action model's LSTM.
         action_hidden: widths of the hidden layers of the action model's heads.
-        core: width of the LSTM that remembers from one moment to the next; 0: none.
+        lstm: width of an LSTM that carries memory from one step to the next; 0: none.
 
     Raises:
         UserError: the torso is to be residual, but nothing in an observation is an image; or an
@@ -215,11 +215,11 @@ def standard(
             "image, [height, width] or [height, width, channels]; expected 'mlp' or 'auto'"
         )
     net = _Standard(
-        spec, images, tuple(hidden), tuple(filters), action_lstm, tuple(action_hidden), core
+        spec, images, tuple(hidden), tuple(filters), action_lstm, tuple(action_hidden), lstm
     )
     recurrence = None
-    if core:
-        state = jax.ShapeDtypeStruct((core,), jnp.float32)
+    if lstm:
+        state = jax.ShapeDtypeStruct((lstm,), jnp.float32)
         recurrence = Recurrence((state, state), net.core_inputs, net.core_step)
     parts = Parts(net.observe, net.all_actions, net.taken_actions)
     return Network(net.init, net.apply, parts, recurrence)

@@ -28,6 +28,7 @@ from discorl.types import (
     Trajectory,
     UserError,
 )
+from discorl.types.validation import Fields
 
 # For recipes of rules that have no use for the decay and schedule a preset chose for another rule.
 PLAIN: Mapping[str, Any] = {"schedule": "constant", "warmup_steps": 0, "weight_decay": 0.0}
@@ -59,13 +60,13 @@ class Rule(abc.ABC):
             cls.name = cls.__name__
 
     def __post_init__(self) -> None:
-        self._require(0 <= self.discount <= 1, "discount", "from 0 to 1")
-        self._require(self.epochs >= 1, "epochs", "at least 1")
-        self._require(self.minibatches >= 1, "minibatches", "at least 1")
+        fields = self._fields()
+        fields.number("discount", least=0, most=1)
+        fields.integer("epochs", "minibatches", least=1)
 
-    def _require(self, holds: bool, name: str, accepted: str) -> None:
-        if not holds:
-            raise UserError(f"{self.name}: {name} is {getattr(self, name)}; expected {accepted}")
+    def _fields(self) -> Fields:
+        """Checks of settings, whose messages name the rule."""
+        return Fields(self, self.name)
 
     @abc.abstractmethod
     def outputs(self, num_actions: int) -> OutputSpec:

@@ -110,10 +110,10 @@ class Disco(Rule):
                 f"{self.name}: without={self.without}: no part is called {part!r}; "
                 f"{specs.nearest(part, [*ABLATIONS, 'none'])}; several are joined by +"
             )
-        bins = self.num_bins
-        # Odd, for a middle bin that stands for zero.
-        is_odd = isinstance(bins, int) and not isinstance(bins, bool) and bins % 2 == 1
-        self._require(is_odd and bins >= 3, "num_bins", "an odd integer of at least 3")
+        fields = self._fields()
+        fields.integer("num_bins", least=3)
+        # The middle bin stands for zero.
+        fields.require(self.num_bins % 2 == 1, "num_bins", "an odd number")
 
     @property
     def ablated(self) -> frozenset[str]:

@@ -99,9 +99,10 @@ class Lean(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(0 <= self.lambda_ <= 1, "lambda_", "from 0 to 1")
-        self._require(self.clip > 0, "clip", "a positive number")
-        self._require(self.hidden >= 1, "hidden", "at least 1")
+        fields = self._fields()
+        fields.number("lambda_", least=0, most=1)
+        fields.number("clip", above=0)
+        fields.integer("hidden", least=1)
 
     def outputs(self, num_actions: int) -> OutputSpec:
         """A policy and squashed action values."""

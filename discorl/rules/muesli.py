@@ -43,8 +43,8 @@ class Muesli(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(0 <= self.lambda_ <= 1, "lambda_", "from 0 to 1")
-        self._require(self.clip > 0, "clip", "a positive number")
+        self._fields().number("lambda_", least=0, most=1)
+        self._fields().number("clip", above=0)
 
     def outputs(self, num_actions: int) -> OutputSpec:
         """A policy, squashed action values, and each action's prediction of the next policy."""

@@ -21,7 +21,7 @@ class PolicyAndValue(Rule):
 
     recipe: ClassVar[Mapping[str, Any]] = {
         **PLAIN,
-        "environments": 8,
+        "num_envs": 8,
         "batch": 8,
         "replay_fraction": 0.0,
         "learning_rate": 1e-3,

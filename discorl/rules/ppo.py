@@ -23,7 +23,7 @@ class PPO(PolicyAndValue):
     name: ClassVar[str] = "ppo"
     recipe: ClassVar[Mapping[str, Any]] = {
         **PLAIN,
-        "environments": 32,
+        "num_envs": 32,
         "batch": 32,
         "replay_fraction": 0.0,
         "learning_rate": 4e-4,

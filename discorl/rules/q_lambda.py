@@ -32,9 +32,9 @@ class QLambda(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(0 <= self.lambda_ <= 1, "lambda_", "from 0 to 1")
+        self._fields().number("lambda_", least=0, most=1)
         # Above zero, for every action that lies in replay has a probability.
-        self._require(0 < self.epsilon <= 1, "epsilon", "above 0 and at most 1")
+        self._fields().number("epsilon", above=0, most=1)
 
     def outputs(self, num_actions: int) -> OutputSpec:
         """The squashed value of each action, and no policy."""

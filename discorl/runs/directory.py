@@ -13,21 +13,22 @@ with the metrics cut back to it, so that the resumed run continues as if it had 
 """
 
 import contextlib
-import dataclasses
 import errno
 import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar
 
 import numpy as np
 
 from discorl.runs import checkpoints, files
 from discorl.runs.metrics import MetricsFile, Row, TensorBoard
 from discorl.runs.versions import versions
-from discorl.types import PyTree, UserError
+from discorl.types import PyTree, UserError, settings
+
+Config = TypeVar("Config")
 
 # Of a disk, a quota or a size limit that is exhausted.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -256,41 +257,41 @@ class Run:
         )
 
 
-def check_source(config: Any, settings: Mapping[str, Any], *, out: Any, resume: Any) -> None:
+def check_source(config: Any, given: Mapping[str, Any], *, out: Any, resume: Any) -> None:
     """Refuses a run whose settings would come from several places.
 
     Args:
         config: all settings, or None.
-        settings: single ones; empty if there are none.
+        given: single ones; empty if there are none.
         out: the run directory to make, or None.
         resume: the run directory to go on with, or None.
     """
-    if sum(x is not None for x in (config, resume, settings or None)) > 1:
+    if sum(x is not None for x in (config, resume, given or None)) > 1:
         raise UserError("give one of config, resume and single settings, not several of them")
     if resume is not None and out is not None:
         raise UserError("a resumed run goes on in its own directory: give either resume or out")
 
 
-def check_settings(run: Run, settings: Mapping[str, Any], accepted: type) -> None:
-    """Refuses to go on with a run of a later version, which had settings that this one has not.
+def config_of(run: Run, kind: type[Config], values: Mapping[str, Any] | None = None) -> Config:
+    """The configuration of a run.
 
-    A run of an earlier version goes on with the defaults of settings that it did not have: a
-    setting that is added must do by default what was done before.
+    Settings that an earlier version of discorl did not have get their defaults: a setting that is
+    added must do by default what was done before.
 
     Args:
         run: the run.
-        settings: its settings.
-        accepted: the dataclass that they are to become.
+        kind: the dataclass that its settings are to become.
+        values: the settings, if they are only some of `run.config`.
 
     Raises:
-        UserError: there are settings that the class has no fields for.
+        UserError: the run is of another version, with settings that this one does not have.
     """
-    unknown = set(settings) - {field.name for field in dataclasses.fields(accepted)}
-    if unknown:
+    try:
+        return settings.build(kind, run.config if values is None else values)
+    except UserError as error:
         raise UserError(
-            f"{run.path} was made by another version of discorl, with settings that this one does "
-            f"not have ({', '.join(sorted(unknown))}); see its versions.json"
-        )
+            f"{run.path} was made by another version of discorl (see its versions.json): {error}"
+        ) from error
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,32 +1,27 @@
 """Putting trainers together, from settings or from an existing run."""
 
-from collections.abc import Callable
+import dataclasses
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
 from discorl import envs, rules
-from discorl.agent import frames
-from discorl.agent.learner import Learner
-from discorl.agent.optimiser import Optimisation, with_learning_rate
+from discorl.agent.assembly import NetworkFactory, make_learner
+from discorl.agent.optimiser import with_learning_rate
 from discorl.envs import Environment, conformance
 from discorl.envs.host import HostEnvironment
-from discorl.networks import Network, standard
-from discorl.networks.prepared import prepared
-from discorl.runs import Run, check_settings
-from discorl.training.config import Config
+from discorl.runs import Run, config_of
+from discorl.training.config import TrainConfig
 from discorl.training.host.trainer import HostTrainer
 from discorl.training.trainer import Programs, Trainer, TrainState
-from discorl.types import OutputSpec, Params, PyTree, UserError
-
-NetworkFactory = Callable[[OutputSpec, PyTree], Network]
+from discorl.types import Params, UserError
 
 RULE_FILE = "rule.npz"  # in a run directory: its copy of the learned rule
 
 
 def build(
-    config: Config,
+    config: TrainConfig,
     environment: Environment | HostEnvironment,
     network: NetworkFactory | None = None,
     rule_file: Path | None = None,
@@ -51,65 +46,29 @@ def build(
     """
     check_environment(environment, config.env)
     built, eta = rules.load(
-        rule or config.rule, file=rule_file, rules_path=config.rules_path, discount=config.discount
+        rule or config.rule,
+        file=rule_file,
+        rules_path=config.rules_path,
+        discount=config.agent.discount,
     )
-    if config.batch % built.minibatches:
-        raise UserError(
-            f"batch is {config.batch}; rule {config.rule!r} needs a multiple of its "
-            f"{built.minibatches} minibatches"
-        )
-    gradient_steps = built.epochs * built.minibatches
-    steps_per_update = config.environments * config.unroll
-    optimisation = Optimisation(
-        learning_rate=config.learning_rate,
-        end_learning_rate=config.end_learning_rate,
-        schedule=config.schedule,
-        warmup=round(config.warmup_steps / steps_per_update * gradient_steps),
-        steps=config.updates * gradient_steps,
-        weight_decay=config.weight_decay,
-        max_abs_update=config.max_abs_update,
-        max_gradient_norm=config.max_gradient_norm,
-        adam_epsilon=config.adam_epsilon,
-    )
-    spec = built.outputs(environment.num_actions)
-    seen = frames.stacked(environment.observation, config.frame_stack)
-    if isinstance(environment, HostEnvironment):
-        seen = environment.shown(seen)
-    net = network_of(config, spec, seen) if network is None else network(spec, seen)
-    if isinstance(environment, HostEnvironment):
-        net = prepared(net, environment.prepare)
-    learner = Learner(
-        built, net, optimisation.optimizer(rate_in_state=True), environment.num_actions
+    agent = dataclasses.replace(config.agent, discount=built.discount)  # `ppo:discount=0.9` wins
+    learner = make_learner(
+        agent,
+        built,
+        environment.num_actions,
+        environment.observation,
+        network=network,
+        prepare=environment.prepare if isinstance(environment, HostEnvironment) else None,
     )
     eta = jax.tree.map(jnp.asarray, eta)
     if not isinstance(environment, HostEnvironment):
-        return Trainer(config, environment, learner), eta
+        return Trainer(agent, environment, learner), eta
     if config.seeds > 1:
         raise UserError(
-            f"seeds is {config.seeds}; expected 1, for {config.env} runs on the host, where one "
-            "agent is trained a run: start one run for each seed"
+            f"seeds is {config.seeds}; expected 1: {config.env} runs on the host, where a run "
+            "trains one agent; start one run for each seed"
         )
-    return HostTrainer(config, environment, learner), eta
-
-
-def network_of(config: Config, spec: OutputSpec, observation: PyTree) -> Network:
-    """The standard network in the sizes of the settings.
-
-    Args:
-        config: the settings.
-        spec: outputs that the rule asks for.
-        observation: shapes and dtypes of one observation, as the network sees it.
-    """
-    return standard(
-        spec,
-        observation,
-        torso=config.torso,
-        hidden=config.hidden,
-        filters=config.filters,
-        action_lstm=config.action_lstm,
-        action_hidden=config.action_hidden,
-        core=config.core,
-    )
+    return HostTrainer(agent, environment, learner), eta
 
 
 def check_environment(environment: Environment | HostEnvironment, name: str) -> None:
@@ -130,20 +89,23 @@ def check_environment(environment: Environment | HostEnvironment, name: str) -> 
             )
 
 
-def initial_state(trainer: Trainer | HostTrainer, programs: Programs | None = None) -> TrainState:
+def initial_state(
+    config: TrainConfig, trainer: Trainer | HostTrainer, programs: Programs | None = None
+) -> TrainState:
     """The state before the first update; with several seeds, every leaf has a leading axis.
 
     Args:
+        config: the run's settings.
         trainer: the agents' training.
         programs: those compiled so far.
     """
-    seeds = range(trainer.config.seed, trainer.config.seed + trainer.config.seeds)
+    seeds = range(config.seed, config.seed + config.seeds)
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     if isinstance(trainer, HostTrainer):
-        return jax.jit(trainer.init)(keys[0])
-    init = (programs or Programs()).init(trainer)
+        return jax.jit(trainer.init)(keys[0], config.updates)
+    init = (programs or Programs()).init(config, trainer)
     state = init(keys if len(keys) > 1 else keys[0])
-    return with_learning_rate(state, trainer.config.learning_rate)
+    return with_learning_rate(state, config.agent.optimiser.learning_rate)
 
 
 def reopen(
@@ -151,7 +113,7 @@ def reopen(
     environment: Environment | HostEnvironment | None,
     network: NetworkFactory | None,
     rule: rules.Given | None = None,
-) -> tuple[Trainer | HostTrainer, Params]:
+) -> tuple[TrainConfig, Trainer | HostTrainer, Params]:
     """Puts the trainer of an existing run together again.
 
     Args:
@@ -173,8 +135,9 @@ def reopen(
                 f"{run.path} was made in Python with a {name} of its own: give it again, as "
                 f"`{name}=...`"
             )
-    check_settings(run, settings, Config)
-    config = Config(**settings)
+    config = config_of(run, TrainConfig, settings)
     kept = run.path / RULE_FILE
     rule_file = kept if kept.exists() else None
-    return build(config, environment or envs.make(config.env), network, rule_file, rule)
+    environment = environment or envs.make(config.env)
+    trainer, eta = build(config, environment, network, rule_file, rule)
+    return config, trainer, eta

@@ -6,7 +6,8 @@ from pathlib import Path
 import jax
 
 from discorl.agent.replay import ReplayState
-from discorl.training.config import PRESETS, Config
+from discorl.training.config import TrainConfig
+from discorl.training.presets import small_preset
 from discorl.types import UserError
 
 _MEMINFO = Path("/proc/meminfo")
@@ -27,7 +28,7 @@ def available() -> int | None:
         return None
 
 
-def check_replay(config: Config, replay: ReplayState | None) -> None:
+def check_replay(config: TrainConfig, replay: ReplayState | None) -> None:
     """Refuses a replay that is larger than the memory that can be had.
 
     Args:
@@ -41,12 +42,11 @@ def check_replay(config: Config, replay: ReplayState | None) -> None:
     free = available()
     if free is None or size <= free:
         return
-    small = f"{config.preset}_small"
-    or_preset = f", or take the preset for small machines, `--preset {small}`"
+    small = small_preset(config.preset)
+    or_preset = f", or take the preset for small machines, `--preset {small}`" if small else ""
     seeds = f" for each of {config.seeds} seeds" if config.seeds > 1 else ""
     raise UserError(
-        f"replay is {config.replay}: so many trajectories{seeds} take {size / _GIB:.1f} GiB, and "
-        f"{free / _GIB:.1f} GiB of memory are available: keep fewer than "
-        f"{int(config.replay * free / size)}, with `--replay N`"
-        f"{or_preset if small in PRESETS else ''}"
+        f"replay is {config.agent.replay}: so many trajectories{seeds} take {size / _GIB:.1f} GiB, "
+        f"and {free / _GIB:.1f} GiB of memory are available: keep fewer than "
+        f"{int(config.agent.replay * free / size)}, with `--replay N`{or_preset}"
     )

@@ -12,16 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import rules
+from discorl.agent.assembly import NetworkFactory
 from discorl.envs import Environment, Reference, references
 from discorl.envs.host import HostEnvironment
 from discorl.networks.recurrence import blank_state
 from discorl.runs import Run, compilation, statistics
 from discorl.runs.files import write_atomically, write_errors_reported
-from discorl.training.assembly import NetworkFactory, initial_state, reopen
+from discorl.training.assembly import initial_state, reopen
 from discorl.training.host import evaluation
 from discorl.training.host.trainer import HostTrainer
 from discorl.training.trainer import Trainer
-from discorl.types import Array, Key, Params, PyTree, UserError
+from discorl.types import Array, Key, Params, PyTree, UserError, validation
 
 MAX_STEPS = 10_000  # after which an episode without an end is counted as it stands
 # On the host likewise, where games are long: 30 minutes of Atari are 27,000 steps.
@@ -102,17 +103,15 @@ def evaluate(
         network: the network, likewise.
         rule: the rule, likewise.
     """
-    if episodes < 1:
-        raise UserError(f"episodes is {episodes}; expected at least 1")
-    if max_steps is not None and max_steps < 1:
-        raise UserError(f"max_steps is {max_steps}; expected at least 1")
+    validation.integer("episodes", episodes, least=1)
+    if max_steps is not None:
+        validation.integer("max_steps", max_steps, least=1)
     compilation.enable_cache()
     with Run.open(path, read_only=True) as run:
-        trainer, _ = reopen(run, environment, network, rule)
-        restored = run.restore(jax.eval_shape(lambda: initial_state(trainer)))
+        config, trainer, _ = reopen(run, environment, network, rule)
+        restored = run.restore(jax.eval_shape(lambda: initial_state(config, trainer)))
     if restored is None:
         raise UserError(f"{path} has no checkpoint yet: there is no agent to evaluate")
-    config = trainer.config
     update, state = restored
     params = jax.tree.map(jnp.asarray, state.learner.params)
     if config.seeds == 1:

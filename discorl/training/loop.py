@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import envs, rules
+from discorl.agent.assembly import NetworkFactory
 from discorl.envs import Environment, references
 from discorl.envs.host import EnvironmentFailure, HostEnvironment
 from discorl.runs import Run, check_source, compilation, curves
@@ -22,8 +23,8 @@ from discorl.runs.interrupts import interrupts
 from discorl.runs.metrics import RECENT, as_columns, as_rows, recent_return
 from discorl.runs.progress import Progress
 from discorl.training import capacity
-from discorl.training.assembly import RULE_FILE, NetworkFactory, build, initial_state, reopen
-from discorl.training.config import LONGEST_CALL, Config, configure
+from discorl.training.assembly import RULE_FILE, build, initial_state, reopen
+from discorl.training.config import LONGEST_CALL, TrainConfig, configure
 from discorl.training.host.trainer import HostProgram, HostTrainer
 from discorl.training.result import TrainResult, row_of
 from discorl.training.trainer import CompiledProgram, Program, Programs, Trainer, TrainState
@@ -33,7 +34,7 @@ CALL_SECONDS = 1.0  # how long a call should take, so that progress shows and Ct
 
 
 def train(
-    config: Config | None = None,
+    config: TrainConfig | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
@@ -57,7 +58,7 @@ def train(
             shapes and dtypes.
         on_rows: called with new rows of metrics as they come.
         programs: those compiled in other runs, which this one may share and adds to.
-        **settings: fields of `Config`; see `discorl.configure`.
+        **settings: settings of `TrainConfig`; see `discorl.configure`.
 
     Returns:
         the trained agents and their metrics.
@@ -75,7 +76,7 @@ def train(
         run = None
         if resume is not None:
             run = stack.enter_context(Run.open(resume))
-            trainer, eta = reopen(run, environment, network, own_rule)
+            config, trainer, eta = reopen(run, environment, network, own_rule)
         else:
             if config is None:
                 config = configure(**settings | ({} if own_rule is None else {"rule": own_rule}))
@@ -84,20 +85,20 @@ def train(
             trainer, eta = build(
                 config, environment or envs.make(config.env), network, rule=own_rule
             )
-        template = jax.eval_shape(lambda: initial_state(trainer))
-        capacity.check_replay(trainer.config, template.replay)
+        template = jax.eval_shape(lambda: initial_state(config, trainer))
+        capacity.check_replay(config, template.replay)
         if out is not None:
-            run = stack.enter_context(_create(out, trainer.config, environment, network, own_rule))
+            run = stack.enter_context(_create(out, config, environment, network, own_rule))
             if not (run.path / RULE_FILE).exists() and jax.tree.leaves(eta):
                 trainer.learner.rule.save(run.path / RULE_FILE, eta)
         if environment is not None or network is not None:
             programs = None  # which are told apart by names
-        return _Loop(trainer, eta, run, template, on_rows, programs).run()
+        return _Loop(config, trainer, eta, run, template, on_rows, programs).run()
 
 
 def _create(
     out: str | os.PathLike[str],
-    config: Config,
+    config: TrainConfig,
     environment: Environment | HostEnvironment | None,
     network: NetworkFactory | None,
     rule: rules.Given | None,
@@ -114,6 +115,7 @@ class _Loop:
 
     def __init__(
         self,
+        config: TrainConfig,
         trainer: Trainer | HostTrainer,
         eta: Params,
         run: Run | None,
@@ -122,7 +124,7 @@ class _Loop:
         programs: Programs | None,
     ) -> None:
         self._trainer = trainer
-        self._config = trainer.config
+        self._config = config
         self._eta = eta
         self._run = run
         self._template = template
@@ -170,16 +172,16 @@ class _Loop:
             if restored is not None:
                 self._rows = as_rows(self._run.metrics())
                 return restored[0], jax.tree.map(jnp.asarray, restored[1])
-        return 0, initial_state(self._trainer, self._programs)
+        return 0, initial_state(self._config, self._trainer, self._programs)
 
     def _program(self, state: TrainState, done: int) -> Program:
         if isinstance(self._trainer, Trainer):
-            return CompiledProgram(self._trainer, self._eta, state, self._programs)
+            return CompiledProgram(self._config, self._trainer, self._eta, state, self._programs)
         if done:
             # The rest of a run is resumed bit for bit; these cannot be.
             message = f"the environments of {self._config.env} start anew, with other seeds"
             print(f"going on from update {done}: {message}", file=sys.stderr)
-        return HostProgram(self._trainer, self._eta, state, done)
+        return HostProgram(self._config, self._trainer, self._eta, state, done)
 
     def _give_up(
         self, done: int, saved: int, state: TrainState, error: EnvironmentFailure

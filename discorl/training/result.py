@@ -9,7 +9,7 @@ import numpy as np
 
 from discorl.envs import Reference
 from discorl.runs.metrics import EPISODE, recent_return
-from discorl.training.config import Config
+from discorl.training.config import TrainConfig
 from discorl.training.trainer import TrainState
 
 
@@ -17,7 +17,7 @@ from discorl.training.trainer import TrainState
 class TrainResult:
     """What training leaves behind."""
 
-    config: Config
+    config: TrainConfig
     state: TrainState  # with several seeds, every leaf has a leading axis
     metrics: dict[str, np.ndarray]  # columns of the table of metrics
     path: Path | None  # the run directory

@@ -1,6 +1,7 @@
 """One agent's training as pure functions: acting, replay, targets and updates in one program."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 
@@ -10,11 +11,12 @@ import numpy as np
 
 from discorl.agent import acting, frames, replay
 from discorl.agent.acting import ActorState, EpisodeStatistics
+from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner, LearnerState
 from discorl.agent.replay import ReplayState
 from discorl.envs import Environment
-from discorl.training.config import LONGEST_CALL, Config
-from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory
+from discorl.training.config import LONGEST_CALL, TrainConfig
+from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory, settings
 
 
 @jax.tree_util.register_dataclass
@@ -30,12 +32,12 @@ class TrainState:
 
 
 def absorb(
-    config: Config, buffer: ReplayState | None, fresh: Trajectory, key: Key
+    agent: AgentConfig, buffer: ReplayState | None, fresh: Trajectory, key: Key
 ) -> tuple[ReplayState | None, Trajectory]:
     """Puts a rollout into replay and makes a batch to learn from.
 
     Args:
-        config: sizes of the batch, and the scale of its rewards.
+        agent: sizes of the batch, and the scale of its rewards.
         buffer: replay; None: the batch is the rollout.
         fresh: the rollout, [T, E]; with single frames if frames are stacked.
         key: randomness of the sample.
@@ -46,52 +48,54 @@ def absorb(
     batch = fresh
     if buffer is not None:
         buffer = replay.add(buffer, fresh)
-        batch = replay.mix(buffer, fresh, key, config.batch, config.replayed)
-    if config.reward_scale != 1:
-        batch = dataclasses.replace(batch, reward=config.reward_scale * batch.reward)
-    return buffer, batch
+        batch = replay.mix(buffer, fresh, key, agent.batch, agent.replayed)
+    return buffer, scaled(agent, batch)
+
+
+def scaled(agent: AgentConfig, batch: Trajectory) -> Trajectory:
+    """A batch with the rewards that the agent learns from."""
+    if agent.reward_scale == 1:
+        return batch
+    return dataclasses.replace(batch, reward=agent.reward_scale * batch.reward)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
     """One agent's training as pure functions of its state."""
 
-    config: Config
+    agent: AgentConfig
     environment: Environment
     learner: Learner
 
     @property
     def acted(self) -> Environment:
         """The environment as it is acted in, where stacks of frames are remembered."""
-        size = self.config.frame_stack
+        size = self.agent.frame_stack
         return self.environment if size == 1 else frames.Remembering(self.environment, size)
 
     def policy(
         self, params: Params, observation: PyTree, core: PyTree = ()
     ) -> tuple[Array, PyTree]:
         """See `Learner.policy`, for observations [N, ...] of `acted`."""
-        size = self.config.frame_stack
+        size = self.agent.frame_stack
         seen = observation if size == 1 else frames.of_remembering(observation, size)
         return self.learner.policy(params, seen, core)
 
-    def init(self, key: Key, lifetime: Array | None = None) -> TrainState:
+    def init(self, key: Key, lifetime: Array | int) -> TrainState:
         """A fresh agent in fresh environments.
 
         Args:
             key: random key.
-            lifetime: updates that the agent will make, [] int32; by default those of the settings.
+            lifetime: [] int, updates that the agent will make; schedules are laid over them.
         """
-        lifetime = jnp.int32(self.config.updates) if lifetime is None else lifetime
         learner_key, actor_key, key = jax.random.split(key, 3)
-        seen = frames.stacked(self.environment.observation, self.config.frame_stack)
+        seen = frames.stacked(self.environment.observation, self.agent.frame_stack)
         learner = self.learner.init(learner_key, seen, lifetime)
-        actor = acting.init(
-            self.acted, actor_key, self.config.environments, self.learner.network.state
-        )
+        actor = acting.init(self.acted, actor_key, self.agent.num_envs, self.learner.network.state)
         buffer = None
-        if self.config.replayed:
+        if self.agent.replayed:
             rollout = jax.eval_shape(self.act, learner.params, actor, key)[1]
-            buffer = replay.init(rollout, self.config.replay)
+            buffer = replay.init(rollout, self.agent.replay)
         return TrainState(learner, actor, buffer, key, jnp.zeros((), jnp.int32))
 
     def act(
@@ -103,9 +107,9 @@ class Trainer:
             return self.policy(params, observation, core)
 
         actor, trajectory, episodes = acting.rollout(
-            self.acted, policy, actor, key, self.config.unroll
+            self.acted, policy, actor, key, self.agent.unroll
         )
-        if self.config.frame_stack > 1:
+        if self.agent.frame_stack > 1:
             trajectory = frames.without_repeats(trajectory)
         return actor, trajectory, episodes
 
@@ -119,7 +123,7 @@ class Trainer:
         key, act_key, replay_key = jax.random.split(state.key, 3)
         assert state.actor is not None
         actor, fresh, episodes = self.act(state.learner.params, state.actor, act_key)
-        buffer, batch = absorb(self.config, state.replay, fresh, replay_key)
+        buffer, batch = absorb(self.agent, state.replay, fresh, replay_key)
         steps = state.steps + episodes.steps
         metrics = {
             "steps": steps,
@@ -133,7 +137,7 @@ class Trainer:
     def update(self, state: TrainState, eta: Params) -> tuple[TrainState, Metrics]:
         """Collects a batch and learns from it."""
         state, batch, episodes = self.collect(state)
-        batch = frames.with_stacks(batch, self.config.frame_stack)
+        batch = frames.with_stacks(batch, self.agent.frame_stack)
         learner, metrics = self.learner.update(state.learner, eta, batch)
         return dataclasses.replace(state, learner=learner), metrics | episodes
 
@@ -190,50 +194,57 @@ class Programs:
         self._inits: dict[Hashable, Callable] = {}
         self._runs: dict[Hashable, Callable] = {}
 
-    def init(self, trainer: Trainer) -> Callable[[Key], TrainState]:
+    def init(self, config: TrainConfig, trainer: Trainer) -> Callable[[Key], TrainState]:
         """Makes fresh agents from keys, [seeds], or from one key if there is one seed.
 
         Their learning rate is that of whichever run came first.
         """
-        key = self._key(trainer)
+        key = self._key(config, trainer)
         if key not in self._inits:
-            several = trainer.config.seeds > 1
-            self._inits[key] = jax.jit(jax.vmap(trainer.init) if several else trainer.init)
+            init = functools.partial(trainer.init, lifetime=config.updates)
+            self._inits[key] = jax.jit(jax.vmap(init) if config.seeds > 1 else init)
         return self._inits[key]
 
-    def run(self, trainer: Trainer, eta: Params, state: TrainState) -> Callable:
+    def run(
+        self, config: TrainConfig, trainer: Trainer, eta: Params, state: TrainState
+    ) -> Callable:
         """`Trainer.run`, which uses its state up; with several seeds, for all of them at once."""
-        key = self._key(trainer)
+        key = self._key(config, trainer)
         if key not in self._runs:
             function = trainer.run
-            if trainer.config.seeds > 1:
+            if config.seeds > 1:
                 function = jax.vmap(function, in_axes=(0, None, None))
             count = jax.ShapeDtypeStruct((), jnp.int32)
             lowered = jax.jit(function, donate_argnums=0).lower(state, eta, count)
             self._runs[key] = lowered.compile()
         return self._runs[key]
 
-    def _key(self, trainer: Trainer) -> Hashable:
+    def _key(self, config: TrainConfig, trainer: Trainer) -> Hashable:
         """All that a program depends on."""
-        config = dataclasses.replace(trainer.config, learning_rate=1.0, seed=0)
-        return config, trainer.learner.rule
+        return settings.replace(config, learning_rate=1.0, seed=0), trainer.learner.rule
 
 
 class CompiledProgram:
     """Training in one compiled program, with environments written in JAX."""
 
     def __init__(
-        self, trainer: Trainer, eta: Params, state: TrainState, programs: Programs | None = None
+        self,
+        config: TrainConfig,
+        trainer: Trainer,
+        eta: Params,
+        state: TrainState,
+        programs: Programs | None = None,
     ) -> None:
         """Compiles.
 
         Args:
+            config: the run's settings.
             trainer: the agents' training.
             eta: the rule's parameters.
             state: like the one to go on from; with several seeds, every leaf has a leading axis.
             programs: those compiled so far.
         """
-        self._program = (programs or Programs()).run(trainer, eta, state)
+        self._program = (programs or Programs()).run(config, trainer, eta, state)
         self._eta = eta
 
     def __call__(

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discorl.agent.config import OptimiserConfig
 from discorl.agent.learner import Learner, LearnerState
-from discorl.agent.optimiser import Optimisation
+from discorl.agent.optimiser import make_optimiser
 from discorl.discovery.meta_gradient import MetaGradient
 from discorl.discovery.meta_value import MetaValue
 from discorl.networks import standard
@@ -143,7 +144,7 @@ def agent_of(eta: Params, params: Params, trajectory: Trajectory, learning_rate:
     num_actions = trajectory.behaviour_logits.shape[-1]
     observation = _shapes(trajectory.observation)
     network = standard(rule.outputs(num_actions), observation, torso="mlp")
-    optimizer = Optimisation(learning_rate=learning_rate).optimizer()
+    optimizer = make_optimiser(OptimiserConfig(learning_rate=learning_rate))
     return Learner(rule, network, optimizer, num_actions)
 
 

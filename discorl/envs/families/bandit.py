@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.envs.families.base import Family, random_index, with_parity
 from discorl.types import Array, Key, UserError
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 _LARGEST_REWARD = 100.0
 
@@ -56,12 +57,12 @@ class Bandit(Family[BanditParameters, BanditState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("bandit", 1, contexts=self.contexts, pulls=self.pulls)
-        require("bandit", 2, arms=self.arms)
-        require("bandit", 0, distractors=self.distractors)
-        rewards = {"best": self.best, "others": self.others}
-        require("bandit", -_LARGEST_REWARD, _LARGEST_REWARD, **rewards)
-        require("bandit", 0.0, _LARGEST_REWARD, noise=self.noise)
+        fields = Fields(self, "bandit")
+        fields.integer("contexts", "pulls", least=1)
+        fields.integer("arms", least=2)
+        fields.integer("distractors", least=0)
+        fields.number("best", "others", least=-_LARGEST_REWARD, most=_LARGEST_REWARD)
+        fields.number("noise", least=0, most=_LARGEST_REWARD)
         # As drawn, for which arm is best decides the split and must not be a matter of rounding.
         if np.float32(self.others.high) >= np.float32(self.best.low):
             raise UserError(

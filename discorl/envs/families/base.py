@@ -17,15 +17,14 @@ compiled program runs any member, and `jax.vmap` runs a different member for eve
 import abc
 import dataclasses
 import functools
-import math
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Generic, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Environment, Reference, Step
-from discorl.types import Array, Key, PyTree, UserError
+from discorl.types import Array, Key, PyTree, validation
 from discorl.types.specs import Range
 
 Split = Literal["train", "held_out"]
@@ -83,8 +82,7 @@ class Family(abc.ABC, Generic[Parameters, State]):
         Raises:
             UserError: the split is neither `train` nor `held_out`.
         """
-        if split not in get_args(Split):
-            raise UserError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}")
+        validation.choice("split", split, get_args(Split))
         return self._draw_apart(key, jnp.int32(get_args(Split).index(split)))
 
     @functools.partial(jax.jit, static_argnums=0)
@@ -240,16 +238,3 @@ def with_parity(number: Array, size: int, wanted: Array) -> Array:
     # The neighbour of an even number is above it, save for the last: pairs swap, none collide.
     neighbour = jnp.where((number ^ 1) < size, number ^ 1, number - 1)
     return jnp.where(number % 2 == wanted % 2, number, neighbour)
-
-
-def require(family: str, least: float, most: float = math.inf, **values: Any) -> None:
-    """Refuses numbers outside `least..most`, and ranges that are not within.
-
-    Raises:
-        UserError: names the setting, its value and what would be accepted.
-    """
-    for name, value in values.items():
-        low, high = value if isinstance(value, Range) else (value, value)
-        if not least <= low <= high <= most:
-            accepted = f"at least {least}" if most == math.inf else f"from {least} to {most}"
-            raise UserError(f"{family}: {name} must be {accepted}, got {value}")

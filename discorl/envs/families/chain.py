@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.envs.families.base import Family, random_index, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 _STEPS_PER_PLACE = 4  # the time limit, in multiples of the chain's length
 _FATAL_SHARE = 0.3  # largest temptation, as a share of the goal, where it ends the episode
@@ -64,9 +65,10 @@ class Chain(Family[ChainParameters, ChainState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("chain", 2, length=self.length, actions=self.actions)
-        require("chain", 0.01, 100.0, goal=self.goal)
-        require("chain", 0.0, 1.0, temptation=self.temptation, fatal=self.fatal)
+        fields = Fields(self, "chain")
+        fields.integer("length", "actions", least=2)
+        fields.number("goal", least=0.01, most=100)
+        fields.number("temptation", "fatal", least=0, most=1)
 
     @property
     def num_actions(self) -> int:

@@ -8,9 +8,10 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.envs.families.base import Family, random_index, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 _COST = 0.01
 
@@ -62,10 +63,11 @@ class Cliff(Family[CliffParameters, CliffState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("cliff", 2, rows=self.rows)
-        require("cliff", 3, columns=self.columns)
-        require("cliff", 0.0, 0.9, gust=self.gust)  # with 1, no action would count
-        require("cliff", 0.0, 100.0, penalty=self.penalty)
+        fields = Fields(self, "cliff")
+        fields.integer("rows", least=2)
+        fields.integer("columns", least=3)
+        fields.number("gust", least=0, most=0.9)  # with 1, actions would have no effect
+        fields.number("penalty", least=0, most=100)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

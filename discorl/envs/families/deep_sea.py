@@ -8,9 +8,10 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.envs.families.base import Family, random_index, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 
 @jax.tree_util.register_dataclass
@@ -62,10 +63,11 @@ class DeepSea(Family[DeepSeaParameters, DeepSeaState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("deep_sea", 2, size=self.size, actions=self.actions)
-        require("deep_sea", 0.01, 100.0, goal=self.goal)
-        require("deep_sea", 0.0, 0.9, cost=self.cost, slip=self.slip)
-        require("deep_sea", 0.0, 1.0, slippery=self.slippery)
+        fields = Fields(self, "deep_sea")
+        fields.integer("size", "actions", least=2)
+        fields.number("goal", least=0.01, most=100)
+        fields.number("cost", "slip", least=0, most=0.9)
+        fields.number("slippery", least=0, most=1)
 
     @property
     def num_actions(self) -> int:

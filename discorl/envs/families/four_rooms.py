@@ -8,9 +8,10 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index, random_order, require
+from discorl.envs.families.base import Family, random_index, random_order
 from discorl.types import Array, Key
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 _DIRECTIONS = board.NUM_MOVES - 1  # all moves but to stay
 
@@ -66,10 +67,11 @@ class FourRooms(Family[FourRoomsParameters, FourRoomsState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("four_rooms", 5, size=self.size)
-        require("four_rooms", 1, limit=self.limit)
-        require("four_rooms", 0.01, 100.0, reward=self.reward)
-        require("four_rooms", 0.0, 0.9, slip=self.slip)  # with 1, no action would count
+        fields = Fields(self, "four_rooms")
+        fields.integer("size", least=5)
+        fields.integer("limit", least=1)
+        fields.number("reward", least=0.01, most=100)
+        fields.number("slip", least=0, most=0.9)  # with 1, actions would have no effect
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

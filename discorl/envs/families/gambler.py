@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.envs.families.base import Family, random_index, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 
 @jax.tree_util.register_dataclass
@@ -62,10 +63,11 @@ class Gambler(Family[GamblerParameters, GamblerState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("gambler", 2, tables=self.tables, stakes=self.stakes)
-        require("gambler", 4, target=self.target)
-        require("gambler", 1, limit=self.limit)
-        require("gambler", 0.0, 1.0, good=self.good, poor=self.poor)
+        fields = Fields(self, "gambler")
+        fields.integer("tables", "stakes", least=2)
+        fields.integer("target", least=4)
+        fields.integer("limit", least=1)
+        fields.number("good", "poor", least=0, most=1)
 
     @property
     def num_actions(self) -> int:

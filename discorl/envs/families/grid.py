@@ -8,9 +8,10 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index, require
+from discorl.envs.families.base import Family, random_index
 from discorl.types import Array, Key
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 _CHANNELS = 4  # agent, walls, rewards and penalties
 
@@ -75,14 +76,14 @@ class Grid(Family[GridParameters, GridState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("grid", 3, size=self.size)
+        fields = Fields(self, "grid")
+        fields.integer("size", least=3)
         # Of either colour, walls take at most one square per pillar; one must be left to start on.
         room = self.size**2 // 2 - self._pillars**2 - 1
-        require("grid", 1, min(room, 8), objects=self.objects)
-        require("grid", 1, limit=self.limit)
-        require("grid", 0.01, 100.0, reward=self.reward)
-        chances = {"bad": self.bad, "terminal": self.terminal, "returning": self.returning}
-        require("grid", 0.0, 1.0, respawn=self.respawn, **chances)
+        fields.integer("objects", least=1, most=min(room, 8))
+        fields.integer("limit", least=1)
+        fields.number("reward", least=0.01, most=100)
+        fields.number("respawn", "bad", "terminal", "returning", least=0, most=1)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

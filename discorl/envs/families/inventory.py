@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, random_order, require, with_parity
+from discorl.envs.families.base import Family, random_index, random_order, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 _EXTRAS = 3  # customers beyond the season's: none, one or two
 
@@ -74,10 +75,11 @@ class Inventory(Family[InventoryParameters, InventoryState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("inventory", 1, capacity=self.capacity, seasons=self.seasons)
-        require("inventory", 2, orders=self.orders, periods=self.periods)
-        require("inventory", 0.001, 100.0, price=self.price)
-        require("inventory", 0.0, 1.0, surge=self.surge, cost=self.cost, holding=self.holding)
+        fields = Fields(self, "inventory")
+        fields.integer("capacity", "seasons", least=1)
+        fields.integer("orders", "periods", least=2)
+        fields.number("price", least=0.001, most=100)
+        fields.number("surge", "cost", "holding", least=0, most=1)
 
     @property
     def num_actions(self) -> int:

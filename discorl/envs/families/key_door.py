@@ -8,9 +8,10 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index, require
+from discorl.envs.families.base import Family, random_index
 from discorl.types import Array, Key
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 
 @jax.tree_util.register_dataclass
@@ -70,11 +71,12 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("key_door", 2, rows=self.rows)
-        require("key_door", 3, columns=self.columns)
-        require("key_door", 1, limit=self.limit)
-        require("key_door", 0.01, 100.0, reward=self.reward)
-        require("key_door", 0.0, 1.0, hinted=self.hinted, hint=self.hint)
+        fields = Fields(self, "key_door")
+        fields.integer("rows", least=2)
+        fields.integer("columns", least=3)
+        fields.integer("limit", least=1)
+        fields.number("reward", least=0.01, most=100)
+        fields.number("hinted", "hint", least=0, most=1)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

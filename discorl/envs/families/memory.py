@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, random_integer, random_order, require
+from discorl.envs.families.base import Family, random_index, random_integer, random_order
 from discorl.types import Array, Key
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 
 @jax.tree_util.register_dataclass
@@ -51,8 +52,9 @@ class Memory(Family[MemoryParameters, MemoryState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("memory", 2, cues=self.cues)
-        require("memory", 1, 10_000, delay=self.delay)
+        fields = Fields(self, "memory")
+        fields.integer("cues", least=2)
+        fields.integer("delay", least=1, most=10_000)
 
     @property
     def num_actions(self) -> int:

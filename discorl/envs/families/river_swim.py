@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, require
+from discorl.envs.families.base import Family, random_index
 from discorl.types import Array, Key
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 _STEPS_PER_PLACE = 8  # the time limit, in multiples of the river's length
 _CARRIED = 0.25  # share of failed strokes upstream that end one place downstream
@@ -65,10 +66,11 @@ class RiverSwim(Family[RiverSwimParameters, RiverSwimState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("river_swim", 3, length=self.length)
-        require("river_swim", 0.0, 0.9, current=self.current)  # with 1, nobody gets anywhere
-        require("river_swim", 0.001, 100.0, source=self.source)
-        require("river_swim", 0.0, 0.5, mouth=self.mouth)
+        fields = Fields(self, "river_swim")
+        fields.integer("length", least=3)
+        fields.number("current", least=0, most=0.9)  # with 1, nobody gets anywhere
+        fields.number("source", least=0.001, most=100)
+        fields.number("mouth", least=0, most=0.5)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, require, with_parity
+from discorl.envs.families.base import Family, random_index, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 _SURE_REWARD = 1.0  # of one pair, lest there be nothing to play for
 _LEAST_BRANCH = 0.2  # weight of a successor before normalisation, relative to the largest possible
@@ -62,11 +63,11 @@ class Tabular(Family[TabularParameters, TabularState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("tabular", 2, states=self.states, actions=self.actions)
-        require("tabular", 1, branches=self.branches, limit=self.limit)
-        require("tabular", 0, features=self.features)
-        chances = {"rewarded": self.rewarded, "hazardous": self.hazardous, "hazard": self.hazard}
-        require("tabular", 0.0, 1.0, **chances)
+        fields = Fields(self, "tabular")
+        fields.integer("states", "actions", least=2)
+        fields.integer("branches", "limit", least=1)
+        fields.integer("features", least=0)
+        fields.number("rewarded", "hazardous", "hazard", least=0, most=1)
 
     @property
     def num_actions(self) -> int:

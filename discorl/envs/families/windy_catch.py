@@ -9,9 +9,10 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index, random_integer, require, with_parity
+from discorl.envs.families.base import Family, random_index, random_integer, with_parity
 from discorl.types import Array, Key, UserError
 from discorl.types.specs import Range
+from discorl.types.validation import Fields
 
 _WINDS = 5  # the ball drifts with a probability of a fifth of the wind
 _SLIPS = 10  # grip is lost with a probability of a tenth of the slipperiness
@@ -65,13 +66,11 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("windy_catch", 2, rows=self.rows, columns=self.columns)
-        if not 1 <= self.width.low <= self.width.high <= self.columns:
-            raise UserError(
-                f"windy_catch: width must be from 1 to columns, {self.columns}, got {self.width}"
-            )
-        require("windy_catch", 0.0, 1.0, wind=self.wind)
-        require("windy_catch", 0.0, 0.9, slip=self.slip)  # with 1, no action would count
+        fields = Fields(self, "windy_catch")
+        fields.integer("rows", "columns", least=2)
+        fields.integer("width", least=1, most=self.columns)
+        fields.number("wind", least=0, most=1)
+        fields.number("slip", least=0, most=0.9)  # with 1, actions would have no effect
         if all(low == high for low, high in (self._winds, self._slips, self.width)):
             raise UserError(
                 f"windy_catch: wind={self.wind}, slip={self.slip} and width={self.width} leave "

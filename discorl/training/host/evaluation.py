@@ -42,7 +42,7 @@ def _actor(
         count=count,
         length=length,
         seed=int(jax.random.bits(key, dtype=jnp.uint32)),
-        frame_stack=trainer.config.frame_stack,
+        frame_stack=trainer.agent.frame_stack,
         core=trainer.learner.network.state,
         render=render,
     )

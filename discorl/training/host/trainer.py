@@ -16,11 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.agent import frames, replay
+from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner, LearnerState
 from discorl.agent.replay import ReplayState
 from discorl.envs.host.base import EnvironmentFailure, HostEnvironment
 from discorl.runs.metrics import EPISODE
-from discorl.training.config import Config
+from discorl.training.config import TrainConfig
 from discorl.training.host import acting
 from discorl.training.host.acting import HostActor, Rollout
 from discorl.training.host.rollout import Episode
@@ -39,30 +40,27 @@ def acting_key(key: Key) -> Key:
 class HostTrainer:
     """One agent's training in environments on the host."""
 
-    config: Config
+    agent: AgentConfig
     environment: HostEnvironment
     learner: Learner
 
-    def init(self, key: Key, lifetime: Array | None = None) -> TrainState:
+    def init(self, key: Key, lifetime: Array | int) -> TrainState:
         """A fresh agent; see `Trainer.init`."""
-        config = self.config
-        lifetime = jnp.int32(config.updates) if lifetime is None else lifetime
         learner_key, key = jax.random.split(key)
-        seen = frames.stacked(self.environment.observation, config.frame_stack)
+        seen = frames.stacked(self.environment.observation, self.agent.frame_stack)
         buffer = None
-        if config.replayed:
-            buffer = replay.init(self.rollout_like(), config.replay)
+        if self.agent.replayed:
+            buffer = replay.init(self.rollout_like(), self.agent.replay)
         learner = self.learner.init(learner_key, seen, lifetime)
         return TrainState(learner, None, buffer, key, jnp.zeros((), jnp.int32))
 
     def rollout_like(self) -> Trajectory:
         """Shapes and dtypes of a rollout, [T, E]."""
-        config = self.config
         return acting.example(
             self.environment,
-            config.environments,
-            config.unroll,
-            config.frame_stack,
+            self.agent.num_envs,
+            self.agent.unroll,
+            self.agent.frame_stack,
             self.learner.network.state,
         )
 
@@ -76,8 +74,8 @@ class HostTrainer:
     ) -> tuple[ReplayState | None, LearnerState, Key, Metrics]:
         """Takes in a rollout, [T, E], and makes an update."""
         key, replay_key = jax.random.split(key)
-        buffer, batch = absorb(self.config, buffer, fresh, replay_key)
-        batch = frames.with_stacks(batch, self.config.frame_stack)
+        buffer, batch = absorb(self.agent, buffer, fresh, replay_key)
+        batch = frames.with_stacks(batch, self.agent.frame_stack)
         learner, metrics = self.learner.update(learner, eta, batch)
         return buffer, learner, key, metrics
 
@@ -86,10 +84,10 @@ class HostTrainer:
         return HostActor(
             self.environment,
             self.learner.policy,
-            count=self.config.environments,
-            length=self.config.unroll,
+            count=self.agent.num_envs,
+            length=self.agent.unroll,
             seed=seed,
-            frame_stack=self.config.frame_stack,
+            frame_stack=self.agent.frame_stack,
             core=self.learner.network.state,
         )
 
@@ -97,17 +95,24 @@ class HostTrainer:
 class HostProgram:
     """See `discorl.training.trainer.Program`: acting and learning at the same time."""
 
-    def __init__(self, trainer: HostTrainer, eta: Params, state: TrainState, done: int) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        trainer: HostTrainer,
+        eta: Params,
+        state: TrainState,
+        done: int,
+    ) -> None:
         """Compiles, and starts the environments.
 
         Args:
+            config: the run's settings.
             trainer: the agent's training.
             eta: the rule's parameters.
             state: the state to go on from.
             done: updates made so far. Environments are not part of the state: they start anew, with
                 seeds that depend on this.
         """
-        config = trainer.config
         self._config, self._environment, self._eta = config, trainer.environment, eta
         self._made = done
         self._root = acting_key(jax.random.key(config.seed))

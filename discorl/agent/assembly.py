@@ -1,0 +1,87 @@
+"""Assembling a learner from the description of an agent."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+
+from discorl.agent import frames
+from discorl.agent.config import AgentConfig, NetworkConfig
+from discorl.agent.learner import Learner
+from discorl.agent.optimiser import make_optimiser
+from discorl.networks import Network, standard
+from discorl.networks.prepared import prepared
+from discorl.rules.base import Rule
+from discorl.types import OutputSpec, PyTree, UserError
+
+NetworkFactory = Callable[[OutputSpec, PyTree], Network]
+
+
+def make_learner(
+    config: AgentConfig,
+    rule: Rule,
+    num_actions: int,
+    observation: PyTree,
+    *,
+    network: NetworkFactory | None = None,
+    prepare: Callable[[PyTree], PyTree] | None = None,
+    mixed_mode: bool = False,
+) -> Learner:
+    """Assembles the learner of an agent.
+
+    Schedules are laid over the agent's lifetime, which `Learner.init` is given.
+
+    Args:
+        config: the agent.
+        rule: the rule that it learns by; the agent's discount takes the place of its own.
+        num_actions: actions of its environment.
+        observation: shapes and dtypes of one observation of its environment; a single frame if
+            frames are stacked.
+        network: makes a network from the rule's outputs and the shapes of what it sees; by default
+            the standard one.
+        prepare: applied to observations before the network sees them.
+        mixed_mode: see `Learner`.
+
+    Raises:
+        UserError: a setting does not fit the rule or the observations.
+    """
+    if config.batch % rule.minibatches:
+        raise UserError(
+            f"batch is {config.batch}; expected a multiple of the {rule.minibatches} minibatches "
+            f"of rule {rule.name}"
+        )
+    rule = dataclasses.replace(rule, discount=config.discount)
+    seen = frames.stacked(observation, config.frame_stack)
+    if prepare is not None:
+        seen = _shapes_after(prepare, seen)
+    make = network or _standard_factory(config.network)
+    net = make(rule.outputs(num_actions), seen)
+    if prepare is not None:
+        net = prepared(net, prepare)
+    warmup_updates = config.optimiser.warmup_steps / config.steps_per_update
+    warmup = round(warmup_updates * rule.epochs * rule.minibatches)
+    optimiser = make_optimiser(config.optimiser, warmup=warmup)
+    return Learner(rule, net, optimiser, num_actions, mixed_mode=mixed_mode)
+
+
+def _standard_factory(config: NetworkConfig) -> NetworkFactory:
+    def make(spec: OutputSpec, observation: PyTree) -> Network:
+        return standard(
+            spec,
+            observation,
+            torso=config.torso,
+            hidden=config.hidden,
+            filters=config.filters,
+            action_lstm=config.action_lstm,
+            action_hidden=config.action_hidden,
+            lstm=config.lstm,
+        )
+
+    return make
+
+
+def _shapes_after(prepare: Callable[[PyTree], PyTree], observation: PyTree) -> PyTree:
+    """Shapes and dtypes of one observation after `prepare`, which takes a batch."""
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), observation)
+    made = jax.eval_shape(prepare, batch)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), made)

@@ -1,0 +1,158 @@
+"""The description of an agent, which training, discovery and comparison share."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, Literal, get_args
+
+from discorl.networks.standard import Torso
+from discorl.types import UserError
+from discorl.types.validation import Fields
+
+Schedule = Literal["constant", "cosine"]
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkConfig:
+    """Sizes of the standard network; a network of the user's own ignores them."""
+
+    torso: Torso = "auto"
+    """Torso of the network; `auto` takes `residual` for images of at least 16 pixels a side."""
+    hidden: tuple[int, ...] = (512, 512)
+    """Widths of the torso's layers, with ReLU between them and none after the last. Heads are
+    linear, so a single layer makes a linear network."""
+    filters: tuple[int, ...] = (16, 32, 32)
+    """Filters of each section of a residual torso."""
+    action_lstm: int = 128
+    """Width of the action model's LSTM."""
+    action_hidden: tuple[int, ...] = (128,)
+    """Hidden widths of the action model's heads."""
+    lstm: int = 0
+    """Width of an LSTM between torso and heads, for tasks that need memory; 0: none."""
+
+    other_names: ClassVar[Mapping[str, str]] = {
+        "core": "lstm",
+        "hidden_sizes": "hidden",
+        "hidden_size": "hidden",
+        "layers": "hidden",
+        "lstm_size": "lstm",
+        "net_arch": "hidden",
+    }
+
+    def __post_init__(self) -> None:
+        fields = Fields(self)
+        fields.choice("torso", get_args(Torso))
+        fields.integers("hidden", "filters", "action_hidden", least=1)
+        fields.integer("action_lstm", least=1)
+        fields.integer("lstm", least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimiserConfig:
+    """Adam with a clip of each element of its step, weight decay and a schedule."""
+
+    learning_rate: float = 1e-2
+    """Learning rate, after warm-up."""
+    end_learning_rate: float = 0.0
+    """Learning rate at the end of a cosine schedule."""
+    schedule: Schedule = "constant"
+    """How the learning rate changes after warm-up, over all updates of the agent."""
+    warmup_steps: int = 0
+    """Environment steps over which the learning rate rises from zero."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    max_abs_update: float = 1.0
+    """Clip of each element of Adam's step, before the learning rate."""
+    max_gradient_norm: float = 0.0
+    """Clip of the gradient's norm, before Adam; 0: none."""
+    adam_epsilon: float = 1e-8
+    """Adam's epsilon."""
+
+    other_names: ClassVar[Mapping[str, str]] = {
+        "lr": "learning_rate",
+        "eps": "adam_epsilon",
+        "adam_eps": "adam_epsilon",
+        "anneal_lr": "schedule",
+        "lr_schedule": "schedule",
+        "max_grad_norm": "max_gradient_norm",
+        "wd": "weight_decay",
+    }
+
+    def __post_init__(self) -> None:
+        fields = Fields(self)
+        fields.number("learning_rate", "max_abs_update", "adam_epsilon", above=0)
+        fields.number("end_learning_rate", "weight_decay", "max_gradient_norm", least=0)
+        fields.choice("schedule", get_args(Schedule))
+        fields.integer("warmup_steps", least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentConfig:
+    """Everything an agent is, apart from its rule and its environment."""
+
+    network: NetworkConfig = NetworkConfig()
+    """The standard network."""
+    optimiser: OptimiserConfig = OptimiserConfig()
+    """The optimiser."""
+    num_envs: int = 2
+    """Environments that the agent acts in at once; each yields one trajectory per update."""
+    unroll: int = 28
+    """Transitions of a trajectory."""
+    batch: int = 64
+    """Trajectories in the batch of an update."""
+    replay: int = 1024
+    """Trajectories that replay holds."""
+    replay_fraction: float = 1.0
+    """Share of the batch drawn from replay; 0 learns from fresh trajectories only."""
+    discount: float = 0.997
+    """Discount of rewards."""
+    reward_scale: float = 1.0
+    """Factor on rewards for learning; reported returns are not scaled."""
+    frame_stack: int = 1
+    """Latest frames that the network sees at once; a trajectory stores each frame once."""
+
+    other_names: ClassVar[Mapping[str, str]] = {
+        "batch_size": "batch",
+        "buffer_size": "replay",
+        "environments": "num_envs",
+        "gamma": "discount",
+        "n_envs": "num_envs",
+        "n_steps": "unroll",
+        "num_environments": "num_envs",
+        "num_steps": "unroll",
+        "replay_size": "replay",
+        "rollout_length": "unroll",
+        "unroll_length": "unroll",
+    }
+
+    def __post_init__(self) -> None:
+        fields = Fields(self)
+        fields.integer("num_envs", "unroll", "batch", "replay", "frame_stack", least=1)
+        fields.number("replay_fraction", "discount", least=0, most=1)
+        fields.number("reward_scale", above=0)
+        fresh = self.batch - self.replayed
+        if fresh > self.num_envs:
+            raise UserError(
+                f"batch {self.batch} with replay_fraction {self.replay_fraction} needs {fresh} "
+                f"fresh trajectories per update, but num_envs is {self.num_envs}: raise num_envs "
+                "or replay_fraction, or lower batch"
+            )
+        if not self.replayed and self.batch != self.num_envs:
+            raise UserError(
+                f"batch is {self.batch}; expected num_envs, {self.num_envs}: without replay, an "
+                "update learns from all fresh trajectories and nothing else"
+            )
+        if self.replayed and self.replay < self.num_envs:
+            raise UserError(
+                f"replay is {self.replay}; expected at least num_envs, {self.num_envs}: each "
+                "environment adds a trajectory per update"
+            )
+
+    @property
+    def replayed(self) -> int:
+        """Trajectories of a batch that come from replay."""
+        return round(self.batch * self.replay_fraction)
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps between two updates."""
+        return self.num_envs * self.unroll

@@ -1,0 +1,154 @@
+"""The presets that the settings of a training run start from."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def _paper(
+    *, batch: int, replay_steps: int, replay_fraction: float, unroll: int = 29, **settings: Any
+) -> dict[str, Any]:
+    """A benchmark of the paper, whose tables count replay in steps and unrolls in observations."""
+    fresh = batch - round(batch * replay_fraction)
+    return {
+        "num_envs": max(1, fresh),
+        "unroll": unroll - 1,
+        "batch": batch,
+        "replay": replay_steps // unroll,
+        "replay_fraction": replay_fraction,
+        "torso": "residual",
+        "hidden": (768,),
+        "filters": (256, 384, 384, 256),
+        "action_lstm": 1024,
+        "action_hidden": (1024,),
+        "log_every": 10,
+        "checkpoint_every": 5000,
+    } | settings
+
+
+def _small(**settings: Any) -> dict[str, Any]:
+    """Suites in JAX on a few CPU cores: many environments at once, half of every batch fresh."""
+    return {
+        "num_envs": 32,
+        "batch": 64,
+        "replay_fraction": 0.5,
+        "learning_rate": 1e-3,
+        "checkpoint_every": 200,
+    } | settings
+
+
+def _small_host(**settings: Any) -> dict[str, Any]:
+    """Suites on the host on a few CPU cores: a small network, and half of every batch fresh."""
+    return {
+        "num_envs": 16,
+        "batch": 32,
+        "replay": 1024,
+        "replay_fraction": 0.5,
+        "learning_rate": 3e-4,
+        "hidden": (256,),
+        "frame_stack": 4,
+        "log_every": 5,
+        "checkpoint_every": 100,
+    } | settings
+
+
+# `steps` is the budget in environment steps, from which the number of updates follows. The paper's
+# settings are from Oh et al., Nature 648 (2025); see `docs/presets.md` for each column.
+PRESETS: dict[str, Mapping[str, Any]] = {
+    "catch": {"steps": 56_000},
+    # For tasks of a few numbers, trained in a minute.
+    "small": {
+        "steps": 40_000,
+        "batch": 32,
+        "hidden": (64, 64),
+        "action_lstm": 32,
+        "action_hidden": (32,),
+    },
+    "craftax": _small(steps=1_000_000, learning_rate=3e-4),
+    "minatar": _small(steps=1_000_000),
+    "minigrid": _small(steps=500_000),
+    "sokoban_small": _small(steps=1_000_000),
+    "gymnasium": _small_host(steps=200_000, learning_rate=1e-3, hidden=(128, 128), frame_stack=1),
+    "atari_small": _small_host(steps=2_000_000),
+    "crafter_small": _small_host(steps=1_000_000),
+    "nethack_small": _small_host(steps=2_000_000, hidden=(256, 256), frame_stack=1),
+    "procgen_small": _small_host(steps=2_000_000),
+    "atari": _paper(
+        steps=50_000_000,
+        learning_rate=3e-4,
+        schedule="cosine",
+        warmup_steps=5_000_000,
+        weight_decay=0.1,
+        batch=96,
+        replay_steps=1_760_000,
+        replay_fraction=0.95,
+        frame_stack=4,
+    ),
+    "crafter": _paper(
+        steps=20_000_000,
+        learning_rate=3e-4,
+        weight_decay=0.3,
+        batch=24,
+        replay_steps=400_000,
+        replay_fraction=0.99,
+        frame_stack=32,
+    ),
+    "dmlab": _paper(
+        steps=50_000_000,
+        learning_rate=5e-4,
+        schedule="cosine",
+        warmup_steps=1_000_000,
+        weight_decay=0.01,
+        discount=0.99,
+        batch=96,
+        replay_steps=220_000,
+        replay_fraction=0.9,
+        unroll=100,
+    ),
+    "nethack": _paper(
+        steps=50_000_000,
+        learning_rate=1e-4,
+        schedule="cosine",
+        warmup_steps=10_000_000,
+        weight_decay=0.03,
+        max_abs_update=0.3,
+        batch=96,
+        replay_steps=1_760_000,
+        replay_fraction=0.95,
+        frame_stack=4,
+    ),
+    "procgen": _paper(
+        steps=50_000_000,
+        learning_rate=3e-4,
+        schedule="cosine",
+        warmup_steps=1_000_000,
+        weight_decay=0.1,
+        batch=192,
+        replay_steps=880_000,
+        replay_fraction=0.9,
+        frame_stack=4,
+    ),
+    "sokoban": _paper(
+        steps=50_000_000,
+        learning_rate=3e-4,
+        schedule="cosine",
+        weight_decay=0.1,
+        batch=96,
+        replay_steps=880_000,
+        replay_fraction=0.9,
+        frame_stack=4,
+    ),
+}
+
+
+def preset_for(env: str) -> str:
+    """The preset called like the environment or its suite, `minatar` for MinAtar, or `catch`."""
+    name, _, rest = env.partition(":")
+    if rest.partition(",")[0].strip().endswith("-MinAtar"):
+        return "minatar"
+    return name.strip() if name.strip() in PRESETS else "catch"
+
+
+def small_preset(preset: str) -> str | None:
+    """The preset for a few CPU cores beside one of the paper's, if there is one."""
+    small = f"{preset}_small"
+    return small if small in PRESETS else None

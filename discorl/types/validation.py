@@ -1,0 +1,172 @@
+"""Checks of settings and arguments, all with one form of message: `NAME is VALUE; expected ...`.
+
+The functions check a value and return it as a plain `int`, `float` or `tuple`, which JSON can hold
+whatever NumPy type it had. `Fields` does the same for the fields of a frozen dataclass:
+
+    def __post_init__(self) -> None:
+        fields = Fields(self)
+        fields.integer("unroll", "batch", least=1)
+        fields.number("discount", least=0, most=1)
+"""
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from discorl.types.errors import UserError
+from discorl.types.specs import Range
+
+
+def refuse(name: str, value: Any, accepted: str, owner: str = "") -> NoReturn:
+    """Raises a `UserError` that names a setting, its value and what would be accepted.
+
+    Args:
+        name: the setting.
+        value: what it was given.
+        accepted: what it may be.
+        owner: the rule or environment that it is a setting of, if any.
+    """
+    shown = str(value) if isinstance(value, Range) else repr(value)
+    raise UserError(f"{owner + ': ' if owner else ''}{name} is {shown}; expected {accepted}")
+
+
+def integer(
+    name: str, value: Any, *, least: float = -math.inf, most: float = math.inf, owner: str = ""
+) -> int:
+    """An integer within bounds.
+
+    Raises:
+        UserError: it is not; booleans and floats are none.
+    """
+    if not _is_integer(value):
+        refuse(name, value, "an integer", owner)
+    if not least <= value <= most:
+        refuse(name, value, _bounds(least, most), owner)
+    return int(value)
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    owner: str = "",
+) -> float:
+    """A finite number within bounds, of which `above` and `below` are exclusive.
+
+    Raises:
+        UserError: it is not; booleans are none.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        refuse(name, value, "a number", owner)
+    plain = float(value)
+    within = least <= plain <= most and above < plain < below
+    if not (within and math.isfinite(plain)):
+        refuse(name, value, _bounds(least, most, above, below), owner)
+    return plain
+
+
+def integers(
+    name: str, value: Any, *, least: float = -math.inf, empty: bool = True, owner: str = ""
+) -> tuple[int, ...]:
+    """Integers of at least `least`, from a sequence or a single one.
+
+    Raises:
+        UserError: it is neither, or is empty where it may not be.
+    """
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    fits = all(_is_integer(x) and x >= least for x in values)
+    if not fits or not (values or empty):
+        refuse(name, value, f"integers of {_bounds(least, math.inf)}", owner)
+    return tuple(int(x) for x in values)
+
+
+def choice(name: str, value: Any, choices: Sequence[str], owner: str = "") -> str:
+    """One of several texts.
+
+    Raises:
+        UserError: it is none of them.
+    """
+    if value not in choices:
+        refuse(name, value, f"one of {', '.join(choices)}", owner)
+    return value
+
+
+class Fields:
+    """Checks the fields of a frozen dataclass and sets them to what the checks return."""
+
+    def __init__(self, config: Any, owner: str = "") -> None:
+        """Binds.
+
+        Args:
+            config: the dataclass instance, in its `__post_init__`.
+            owner: what messages say the fields are settings of; by default nothing.
+        """
+        self._config, self._owner = config, owner
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self._config, name, value)
+
+    def integer(self, *names: str, least: float = -math.inf, most: float = math.inf) -> None:
+        """See `integer`; of a `Range`, both ends have to fit."""
+        for name in names:
+            self._set(name, self._check(integer, name, least=least, most=most))
+
+    def number(
+        self,
+        *names: str,
+        least: float = -math.inf,
+        most: float = math.inf,
+        above: float = -math.inf,
+        below: float = math.inf,
+    ) -> None:
+        """See `number`; of a `Range`, both ends have to fit."""
+        bounds = {"least": least, "most": most, "above": above, "below": below}
+        for name in names:
+            self._set(name, self._check(number, name, **bounds))
+
+    def integers(self, *names: str, least: float = -math.inf, empty: bool = True) -> None:
+        """See `integers`."""
+        for name in names:
+            value = getattr(self._config, name)
+            self._set(name, integers(name, value, least=least, empty=empty, owner=self._owner))
+
+    def choice(self, name: str, choices: Sequence[str]) -> None:
+        """See `choice`."""
+        choice(name, getattr(self._config, name), choices, self._owner)
+
+    def require(self, holds: bool, name: str, accepted: str) -> None:
+        """Refuses the value of a field unless a condition holds."""
+        if not holds:
+            refuse(name, getattr(self._config, name), accepted, self._owner)
+
+    def _check(self, check: Any, name: str, **bounds: float) -> Any:
+        value = getattr(self._config, name)
+        if not isinstance(value, Range):
+            return check(name, value, owner=self._owner, **bounds)
+        try:
+            ends = Range(*(check(name, end, **bounds) for end in value))
+        except UserError as error:
+            refuse(name, value, str(error).rpartition("; expected ")[2], self._owner)
+        if ends.low > ends.high:
+            refuse(name, value, f"{Range(ends.high, ends.low)}", self._owner)
+        return ends
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _bounds(least: float, most: float, above: float = -math.inf, below: float = math.inf) -> str:
+    """The bounds in words."""
+    if math.isfinite(least) and math.isfinite(most):
+        return f"from {least} to {most}"
+    if above == 0 and below == most == math.inf:
+        return "a positive number"
+    bounds = {"at least": least, "above": above, "at most": most, "below": below}
+    words = [f"{word} {bound}" for word, bound in bounds.items() if math.isfinite(bound)]
+    return " and ".join(words) or "a finite number"
