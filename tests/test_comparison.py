@@ -167,7 +167,7 @@ def test_kill_and_resume(tiny, capsys):
 def test_a_discovery_is_drawn_along_meta_steps(tmp_path):
     """The steps of its agents begin anew with every life."""
     path, rng = tmp_path / "run", np.random.default_rng(0)
-    config = {"preset": "laptop", "envs": ["bandit"]}
+    config = discorl.configure_discovery(preset="demo").as_dict()
     with discorl.runs.Run.create(path, config, "discover") as run:
         for update in range(1, 401):
             steps = [update * 12 % 120, update * 12 % 360]
@@ -179,7 +179,8 @@ def test_a_discovery_is_drawn_along_meta_steps(tmp_path):
             mean = {"return": rng.random(), "episodes": 2, "steps": sum(steps) / 2}
             run.log([{"update": update} | mean])
     trained = tmp_path / "trained"
-    with discorl.runs.Run.create(trained, {"rule": "ppo", "env": "catch"}, "train") as run:
+    config = discorl.configure(rule="ppo", env="catch").as_dict()
+    with discorl.runs.Run.create(trained, config, "train") as run:
         rows = [(1, 20, 0.5), (2, 40, 1.0)]
         run.log(
             [
@@ -203,6 +204,8 @@ def test_a_discovery_is_drawn_along_meta_steps(tmp_path):
     shown = table(text, "runs")
     assert [row["meta-steps"] for row in shown] == ["400", "\N{EN DASH}"]
     assert [row["steps"] for row in shown] == ["\N{EN DASH}", "40"]
+    assert [row["environment"] for row in shown] == ["catch:rows=5,columns=5", "catch"]
+    assert [row["rule or preset"] for row in shown] == ["demo", "ppo"]
     # The last tenth, as the terminal has it; in Catch that is a score from -0.75 to 1.
     assert shown[1]["recent return"] == "1.000"
     assert shown[1]["score"] == "1.000"
@@ -233,7 +236,8 @@ def test_no_name_of_a_run_breaks_its_page(tmp_path, name):
 
 def test_a_discovery_leads_with_the_panels_of_its_picture(tmp_path):
     path = tmp_path / "run"
-    with discorl.runs.Run.create(path, {"preset": "demo", "envs": ["a", "b"]}, "discover") as run:
+    config = discorl.configure_discovery(preset="laptop").as_dict()
+    with discorl.runs.Run.create(path, config, "discover") as run:
         for i in range(1, 21):
             parts = {f"meta/{part}": i for part in ("policy_gradient", "entropy_penalty")}
             parts |= {"meta/target_penalty": i, "meta/gradient_norm": i, "gradient_cosine": 0.1}

@@ -202,7 +202,8 @@ def _summary(shown: Sequence[_Shown]) -> Table:
 
 def _facts(each: _Shown) -> dict[str, str | Cell]:
     config, metrics = each.run.config, each.metrics
-    where = config.get("env") or ", ".join(config.get("envs", ()))
+    environments = dict.fromkeys(entry["env"] for entry in config.get("population", ()))
+    where = config.get("env") or ", ".join(environments)
     facts: dict[str, str | Cell] = {
         "run": each.label,
         "kind": each.run.kind,
