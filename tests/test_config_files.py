@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -187,3 +188,20 @@ def test_names_of_other_libraries(theirs, ours, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["train", f"--{theirs.replace('_', '-')}", "1"])
     assert f"did you mean --{ours.replace('_', '-')}?" in capsys.readouterr().err
+
+
+def test_the_example_of_a_population(monkeypatch):
+    path = Path(__file__).parent.parent / "examples" / "population.toml"
+    config = discorl.configure_discovery(config=path)
+    counts = {group.name: group.count for group in config.groups()}
+    assert counts == {
+        "grid:size=4,reward=0.1..2": 2,
+        "grid:size=5,reward=0.1..2": 2,
+        "grid:size=6,reward=0.1..2": 2,
+        "chain:goal=0.5..5": 2,
+        "memory": 2,
+    }
+    lstms = [group.agent.network.lstm for group in config.groups()]
+    assert lstms == [0, 0, 0, 0, 32]
+    assert config.tasks()["memory:seed=1,split=held_out"][1] == config.groups()[-1].agent
+    assert parsed("discover", ["--config", path], monkeypatch) == config

@@ -1,6 +1,7 @@
 """Assembling a learner from the description of an agent."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -12,7 +13,7 @@ from discorl.agent.optimiser import make_optimiser
 from discorl.networks import Network, standard
 from discorl.networks.prepared import prepared
 from discorl.rules.base import Rule
-from discorl.types import OutputSpec, PyTree, UserError
+from discorl.types import OutputSpec, PyTree, UserError, imports, specs
 
 NetworkFactory = Callable[[OutputSpec, PyTree], Network]
 
@@ -38,7 +39,7 @@ def make_learner(
         observation: shapes and dtypes of one observation of its environment; a single frame if
             frames are stacked.
         network: makes a network from the rule's outputs and the shapes of what it sees; by default
-            the standard one.
+            what `config` says.
         prepare: applied to observations before the network sees them.
         mixed_mode: see `Learner`.
 
@@ -54,7 +55,7 @@ def make_learner(
     seen = frames.stacked(observation, config.frame_stack)
     if prepare is not None:
         seen = _shapes_after(prepare, seen)
-    make = network or _standard_factory(config.network)
+    make = network or functools.partial(_make_network, config.network)
     net = make(rule.outputs(num_actions), seen)
     if prepare is not None:
         net = prepared(net, prepare)
@@ -64,20 +65,34 @@ def make_learner(
     return Learner(rule, net, optimiser, num_actions, mixed_mode=mixed_mode)
 
 
-def _standard_factory(config: NetworkConfig) -> NetworkFactory:
-    def make(spec: OutputSpec, observation: PyTree) -> Network:
-        return standard(
-            spec,
-            observation,
-            torso=config.torso,
-            hidden=config.hidden,
-            filters=config.filters,
-            action_lstm=config.action_lstm,
-            action_hidden=config.action_hidden,
-            lstm=config.lstm,
-        )
+def _make_network(config: NetworkConfig, outputs: OutputSpec, observation: PyTree) -> Network:
+    if config.network_factory is not None:
+        return _make_own_network(config.network_factory, outputs, observation)
+    return standard(
+        outputs,
+        observation,
+        torso=config.torso,
+        hidden=config.hidden,
+        filters=config.filters,
+        action_lstm=config.action_lstm,
+        action_hidden=config.action_hidden,
+        lstm=config.lstm,
+    )
 
-    return make
+
+def _make_own_network(text: str, outputs: OutputSpec, observation: PyTree) -> Network:
+    spec = specs.parse(text)
+    if not imports.found(spec):
+        raise UserError(
+            f"network_factory is {text!r}; expected package.module:function, of a module that is "
+            "installed or in the current folder"
+        )
+    made = imports.call(
+        functools.partial(imports.load(spec), outputs, observation), text, spec.parameters
+    )
+    if not isinstance(made, Network):
+        raise UserError(f"{text} made a {type(made).__name__}; expected a discorl.Network")
+    return made
 
 
 def _shapes_after(prepare: Callable[[PyTree], PyTree], observation: PyTree) -> PyTree:

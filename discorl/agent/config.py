@@ -13,8 +13,11 @@ Schedule = Literal["constant", "cosine"]
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
-    """Sizes of the standard network; a network of the user's own ignores them."""
+    """The standard network in some sizes, or a network of the user's own."""
 
+    network_factory: str | None = None
+    """Function that makes a network of your own, `package.module:function`, optionally with
+    parameters (`my_nets:make,width=64`); by default the standard network in the sizes below."""
     torso: Torso = "auto"
     """Torso of the network; `auto` takes `residual` for images of at least 16 pixels a side."""
     hidden: tuple[int, ...] = (512, 512)
@@ -40,6 +43,9 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
+        named = isinstance(self.network_factory, str) and ":" in self.network_factory
+        accepted = "a function, as package.module:function"
+        fields.require(self.network_factory is None or named, "network_factory", accepted)
         fields.choice("torso", get_args(Torso))
         fields.integers("hidden", "filters", "action_hidden", least=1)
         fields.integer("action_lstm", least=1)
@@ -90,7 +96,7 @@ class AgentConfig:
     """Everything an agent is, apart from its rule and its environment."""
 
     network: NetworkConfig = NetworkConfig()
-    """The standard network."""
+    """The network."""
     optimiser: OptimiserConfig = OptimiserConfig()
     """The optimiser."""
     num_envs: int = 2

@@ -1,0 +1,96 @@
+"""One validator for settings, and settings by flat names in nested dataclasses."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from discorl.types import UserError, settings, validation
+from discorl.types.specs import Range
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "bounds", "message"),
+    [
+        (validation.integer, 0, {"least": 1}, "x is 0; expected at least 1"),
+        (validation.integer, 9, {"least": 1, "most": 8}, "x is 9; expected from 1 to 8"),
+        (validation.integer, True, {}, "x is True; expected an integer"),
+        (validation.integer, 2.0, {}, "x is 2.0; expected an integer"),
+        (validation.integer, "2", {}, "x is '2'; expected an integer"),
+        (validation.number, math.nan, {"least": 0, "most": 1}, "x is nan; expected from 0 to 1"),
+        (validation.number, math.inf, {"above": 0}, "x is inf; expected a positive number"),
+        (validation.number, -math.inf, {}, "x is -inf; expected a finite number"),
+        (validation.number, 0, {"above": 0}, "x is 0; expected a positive number"),
+        (validation.number, 1, {"least": 0, "below": 1}, "x is 1; expected at least 0 and below 1"),
+        (validation.number, 0, {"above": 0, "most": 1}, "x is 0; expected above 0 and at most 1"),
+        (validation.number, False, {}, "x is False; expected a number"),
+        (validation.number, None, {}, "x is None; expected a number"),
+        (validation.integers, (1, 0), {"least": 1}, r"x is \(1, 0\); expected integers of at le"),
+        (validation.integers, (), {"least": 1, "empty": False}, r"x is \(\); expected integers"),
+        (validation.integers, "12", {"least": 1}, "x is '12'; expected integers of at least 1"),
+    ],
+)
+def test_values_that_are_refused(check, value, bounds, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        check("x", value, **bounds)
+    with pytest.raises(UserError, match=f"^ppo: {message}"):
+        check("x", value, **bounds, owner="ppo")
+
+
+def test_values_become_plain_numbers():
+    made = validation.integer("x", np.int64(3)), validation.number("x", np.float32(0.5))
+    assert made == (3, 0.5)
+    assert [type(x) for x in made] == [int, float]
+    assert validation.integers("x", 4) == (4,)
+    assert validation.integers("x", [np.int8(4), 5]) == (4, 5)
+    assert type(validation.number("x", 1)) is float
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    depth: int = 1
+    width: tuple[int, ...] = (2,)
+
+    other_names: ClassVar = {"layers": "depth"}
+
+    def __post_init__(self):
+        validation.Fields(self).integer("depth", least=1)
+        validation.Fields(self).integers("width", least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    part: Inner = Inner(depth=3)
+    span: Range = Range(0.0, 1.0)
+
+    def __post_init__(self):
+        validation.Fields(self, "outer").number("span", least=0, most=1)
+
+
+def test_flat_names_reach_nested_parts():
+    assert settings.names(Outer) == ("depth", "width", "span")
+    config = settings.replace(Outer(), width=[4, 5], span=Range(0, 1))
+    assert config == Outer(Inner(3, (4, 5)))
+    for values in ({"depth": 7}, {"part": {"depth": 7}}, {"part": Inner(7)}):
+        assert settings.build(Outer, values) == Outer(Inner(7))
+    assert settings.build(Outer, dataclasses.asdict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dept": 1}, "file: no setting 'dept'; did you mean 'depth'"),
+        ({"layers": 1}, r"file: no setting 'layers'; did you mean 'depth'\?$"),
+        ({"part": {"layers": 1}}, r"file: part: no setting 'layers'; did you mean 'depth'\?$"),
+        ({"part": 3}, "file: part: got 3; expected a table of settings"),
+        ({"part": {"depth": 1}, "depth": 2}, "file: depth is given twice"),
+        ({"span": Range(0.5, 2.0)}, r"outer: span is 0.5\.\.2.0; expected from 0 to 1"),
+        ({"span": Range(1.0, 0.5)}, r"outer: span is 1.0\.\.0.5; expected 0.5\.\.1.0"),
+        ({"span": Range(0.5, math.nan)}, "outer: span is 0.5..nan; expected from 0 to 1"),
+    ],
+)
+def test_mistakes_are_named(values, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        settings.build(Outer, values, "file: ")
