@@ -39,9 +39,9 @@ def linear(environment: Environment) -> acting.Policy:
     """Logits from the first number of an observation."""
     weights = np.zeros(environment.num_actions, np.float32)
 
-    def policy(observation, core):
+    def policy(observation, recurrent_state):
         leaf = jax.tree.leaves(observation)[0]
-        return leaf.reshape(leaf.shape[0], -1)[:, :1] * weights, core
+        return leaf.reshape(leaf.shape[0], -1)[:, :1] * weights, recurrent_state
 
     return policy
 
@@ -53,7 +53,10 @@ def tiny(environment: Environment) -> acting.Policy:
     key = jax.random.key(0)
     _, observation = jax.vmap(environment.reset)(key[None])
     params = network.init(key, observation)
-    return lambda observation, core: (network.apply(params, observation)["logits"], core)
+    return lambda observation, recurrent_state: (
+        network.apply(params, observation)["logits"],
+        recurrent_state,
+    )
 
 
 NETWORKS = {"linear": linear, "tiny": tiny}

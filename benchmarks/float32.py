@@ -25,7 +25,7 @@ from discorl.agent.config import AgentConfig, NetworkConfig, OptimiserConfig
 from discorl.discovery.meta_gradient import MetaGradient
 from discorl.discovery.meta_value import MetaValue
 from discorl.rules import Disco, Sizes
-from discorl.training.trainer import Trainer
+from discorl.training.compiled.agent import CompiledAgent
 from discorl.types import Array, Params, PyTree, settings
 
 WINDOW, VALIDATION = 5, 32
@@ -40,12 +40,12 @@ AGENT = AgentConfig(
 ENVIRONMENT = envs.make("catch:rows=5,columns=5")
 
 
-def parts(rule: Disco, epsilon: float) -> tuple[Trainer, MetaGradient]:
+def parts(rule: Disco, epsilon: float) -> tuple[CompiledAgent, MetaGradient]:
     """An agent whose Adam has the given epsilon."""
     agent = settings.replace(AGENT, adam_epsilon=epsilon)
     learner = discorl.make_learner(agent, rule, ENVIRONMENT.num_actions, ENVIRONMENT.observation)
     meta_value = MetaValue(ENVIRONMENT.observation, hidden=(64, 64), learning_rate=1e-3)
-    return Trainer(agent, ENVIRONMENT, learner), MetaGradient(learner, meta_value)
+    return CompiledAgent(agent, ENVIRONMENT, learner), MetaGradient(learner, meta_value)
 
 
 def cast(tree: PyTree, dtype: str) -> PyTree:

@@ -25,8 +25,7 @@ from measuring import clocks, report
 
 from discorl import envs
 from discorl.envs.host import HostEnvironment
-from discorl.training import assembly
-from discorl.training.config import configure
+from discorl.training import configure, make_trainer
 from discorl.training.host.acting import HostActor
 from discorl.training.presets import PRESETS
 from discorl.types import UserError, specs
@@ -44,9 +43,9 @@ LENGTH = 32  # steps of a rollout
 def linear(environment: HostEnvironment):
     """Logits from the first numbers of an observation."""
 
-    def policy(params, observation, core):
+    def policy(params, observation, recurrent_state):
         leaf = jax.tree.leaves(observation)[0]
-        return leaf.reshape(leaf.shape[0], -1)[:, :1] * params, core
+        return leaf.reshape(leaf.shape[0], -1)[:, :1] * params, recurrent_state
 
     return policy, np.zeros(environment.num_actions, np.float32)
 
@@ -55,8 +54,8 @@ def standard(environment: HostEnvironment):
     suite = environment.name.partition(":")[0]
     preset = f"{suite}_small" if f"{suite}_small" in PRESETS else suite
     config = configure(rule="actor_critic", env=environment.name, preset=preset, frame_stack=1)
-    trainer, _ = assembly.build(config, environment)
-    return trainer.learner.policy, assembly.initial_state(config, trainer).learner.params
+    trainer = make_trainer(config, environment)
+    return trainer.learner.policy, trainer.init().learner.params
 
 
 def measure(name: str, network: str, count: int, rounds: int) -> dict:

@@ -18,20 +18,20 @@ import jax
 import jax.numpy as jnp
 from measuring import report, seconds
 
-from discorl import envs
-from discorl.training import assembly
-from discorl.training.config import configure
+from discorl.training import configure, make_trainer
+from discorl.training.compiled.trainer import CompiledTrainer
 
 
 def overhead(rule: str, updates: int, repeats: int) -> dict:
     """Seconds an update of the whole loop, and of learning alone."""
     config = configure(rule=rule, env="catch")
-    trainer, eta = assembly.build(config, envs.make(config.env))
-    state = assembly.initial_state(config, trainer)
-    run = jax.jit(trainer.run)
+    trainer = make_trainer(config)
+    assert isinstance(trainer, CompiledTrainer)
+    agent, eta, state = trainer.agent, trainer.eta, trainer.init()
+    run = jax.jit(agent.run)
     learn = jax.jit(trainer.learner.update)
     state, _ = run(state, eta, jnp.int32(2))
-    _, batch, _ = jax.jit(trainer.collect)(state)
+    _, batch, _ = jax.jit(agent.collect)(state)
 
     def updates_alone() -> object:
         learner = state.learner

@@ -10,7 +10,8 @@ from discorl.agent import (
     make_learner,
     make_optimiser,
 )
-from discorl.comparison import compare
+from discorl.comparison import ComparisonConfig, compare, configure_comparison
+from discorl.comparison import Results as ComparisonResults
 from discorl.discovery import (
     DiscoverConfig,
     DiscoverResult,
@@ -19,54 +20,74 @@ from discorl.discovery import (
     configure_discovery,
     discover,
 )
-from discorl.envs import Environment, Step
+from discorl.envs import Environment, HostEnvironment, Step
 from discorl.envs import make as make_environment
 from discorl.networks import Network
 from discorl.rules import Rule
 from discorl.rules import load as load_rule
 from discorl.training import (
     PRESETS,
+    Episodes,
     Evaluation,
+    Policy,
+    PolicyState,
     TrainConfig,
+    Trainer,
     TrainResult,
+    TrainState,
     configure,
     evaluate,
+    load_agent,
+    make_trainer,
     train,
 )
 from discorl.types import OutputSpec, Trajectory, UserError
+from discorl.verification import verify
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",
     "AgentConfig",
+    "ComparisonConfig",
+    "ComparisonResults",
     "DiscoverConfig",
     "DiscoverResult",
     "Environment",
+    "Episodes",
     "Evaluation",
     "GroupConfig",
+    "HostEnvironment",
     "Learner",
     "LearnerState",
     "Network",
     "NetworkConfig",
     "OptimiserConfig",
     "OutputSpec",
+    "Policy",
+    "PolicyState",
     "Rule",
     "Step",
     "TaskConfig",
     "TrainConfig",
     "TrainResult",
+    "TrainState",
+    "Trainer",
     "Trajectory",
     "UserError",
     "compare",
     "configure",
+    "configure_comparison",
     "configure_discovery",
     "discover",
     "evaluate",
+    "load_agent",
     "load_rule",
     "make_environment",
     "make_learner",
     "make_optimiser",
+    "make_trainer",
     "networks",
     "train",
+    "verify",
 ]

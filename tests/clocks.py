@@ -90,10 +90,10 @@ class NextStep(HostVector):
         return HostStep(seen, reward.astype(np.float32), terminated, truncated, first)
 
 
-def count_frames(params, stack, core=()):
+def count_frames(params, stack, recurrent_state=()):
     """Logits that show the whole stack."""
     weights = jnp.arange(1, stack.shape[-1] + 1) * params
-    return jnp.stack([stack @ weights, jnp.zeros(stack.shape[0])], axis=-1), core
+    return jnp.stack([stack @ weights, jnp.zeros(stack.shape[0])], axis=-1), recurrent_state
 
 
 def rollouts(environment, number=4, count=2, length=5, frame_stack=1):

@@ -17,9 +17,9 @@ from discorl.types import Trajectory, UserError
 KEY = jax.random.key(3)
 
 
-def uniform(num_actions: int, observations: Any, core: Any) -> tuple[jax.Array, Any]:
+def uniform(num_actions: int, observations: Any, recurrent_state: Any) -> tuple[jax.Array, Any]:
     count = jax.tree.leaves(observations)[0].shape[0]
-    return jnp.zeros((count, num_actions)), core
+    return jnp.zeros((count, num_actions)), recurrent_state
 
 
 @lru_cache
@@ -76,8 +76,8 @@ def follow_by_hand(trajectories: list[Trajectory], environment_index: int) -> di
             then = at(trajectory.observation, t + 1, environment_index)
             row = {
                 name: getattr(trajectory, name)[t, environment_index]
-                for name in ("action", "reward", "terminated", "truncated", "filler")
-            }
+                for name in ("action", "reward", "terminated", "truncated")
+            } | {"filler": trajectory.fillers()[t, environment_index]}
             assert tuple(now["episode"]) == seen["names"][-1]
             assert now["time"] == time
             terminates, truncates = row["action"] in (1, 3), row["action"] == 2
@@ -127,8 +127,10 @@ def test_rollouts_match_a_walk_by_hand(obedient: tuple[list, list, list]) -> Non
 
 def test_fillers_are_where_the_trajectory_says(obedient: tuple[list, list, list]) -> None:
     for trajectory in obedient[1]:
-        derived = dataclasses.replace(trajectory, filler=None).fillers()
-        np.testing.assert_array_equal(trajectory.filler, derived)
+        expected = np.zeros(trajectory.truncated.shape, bool)
+        expected[1:] = trajectory.truncated[:-1]
+        np.testing.assert_array_equal(trajectory.fillers(), expected)
+        assert trajectory.filler is None
         assert trajectory.mask is None
         assert not (trajectory.terminated & trajectory.truncated).any()
 
@@ -148,7 +150,7 @@ def test_rollouts_join_seamlessly(obedient: tuple[list, list, list]) -> None:
         for index in range(8):
             continues = same(at(before.observation, -1, index), at(after.observation, 0, index))
             assert continues == (not state.awaiting_reset[index])
-            assert not after.filler[0, index]
+            assert not after.fillers()[0, index]
 
 
 def test_shapes_and_dtypes_are_kept(obedient: tuple[list, list, list]) -> None:
@@ -158,7 +160,7 @@ def test_shapes_and_dtypes_are_kept(obedient: tuple[list, list, list]) -> None:
     assert seen == spec
     assert {leaf.shape[:2] for leaf in jax.tree.leaves(trajectory.observation)} == {(6, 8)}
     assert trajectory.behaviour_logits.shape == (5, 8, 4)
-    rest = ("action", "reward", "terminated", "truncated", "filler")
+    rest = ("action", "reward", "terminated", "truncated")
     assert {getattr(trajectory, name).shape for name in rest} == {(5, 8)}
 
 
@@ -169,7 +171,7 @@ def test_truncation_shows_the_true_last_observation(limit: int) -> None:
     times = [t % (limit + 1) for t in range(7)]
     np.testing.assert_array_equal(first.observation.argmax(-1), np.array([times] * 2).T)
     np.testing.assert_array_equal(first.truncated[:, 0], [time == limit for time in times[1:]])
-    np.testing.assert_array_equal(first.filler[:, 0], [time == limit for time in times[:-1]])
+    np.testing.assert_array_equal(first.fillers()[:, 0], [time == limit for time in times[:-1]])
     assert (second.observation[0, 0].argmax() == 0) == (times[-1] in (0, limit))
     assert statistic.count == 2 * times[1:].count(limit)
     assert statistic.return_sum == statistic.length_sum == limit * statistic.count
@@ -186,11 +188,11 @@ def test_both_kinds_of_ends_mix() -> None:
         kind, time = np.divmod(trajectory.observation.argmax(-1), half)
         np.testing.assert_array_equal(
             trajectory.terminated,
-            ~trajectory.filler & (kind[:-1] == 0) & (time[:-1] == lifetime - 1),
+            ~trajectory.fillers() & (kind[:-1] == 0) & (time[:-1] == lifetime - 1),
         )
         np.testing.assert_array_equal(trajectory.truncated, (kind[1:] == 1) & (time[1:] == limit))
-        np.testing.assert_array_equal(trajectory.filler, (kind[:-1] == 1) & (time[:-1] == limit))
-        np.testing.assert_array_equal(trajectory.reward, ~trajectory.filler)
+        np.testing.assert_array_equal(trajectory.fillers(), (kind[:-1] == 1) & (time[:-1] == limit))
+        np.testing.assert_array_equal(trajectory.reward, ~trajectory.fillers())
     ends = sum(each.terminated.sum() + each.truncated.sum() for each in trajectories)
     assert ends == sum(each.count for each in statistics)
     assert all(each.truncated.any() and each.terminated.any() for each in trajectories)
@@ -216,7 +218,7 @@ def test_catch_is_played_as_the_environment_says() -> None:
             state, result = jax.device_get(step(state, joined.action[t, index], KEY))
             assert joined.reward[t, index] == result.reward
             assert joined.terminated[t, index] == result.terminated == (t % 3 == 2)
-    assert not joined.filler.any()
+    assert not joined.fillers().any()
     assert not joined.truncated.any()
     assert sum(int(each.count) for each in statistics) == 15
     assert sum(float(each.return_sum) for each in statistics) == joined.reward.sum()
@@ -244,7 +246,7 @@ def test_actions_follow_the_stored_logits() -> None:
     @jax.jit
     def live(key: Any) -> Trajectory:
         state = acting.init(environment, key, 500)
-        policy = lambda seen, core: (seen @ table, core)  # noqa: E731
+        policy = lambda seen, recurrent_state: (seen @ table, recurrent_state)  # noqa: E731
         return acting.rollout(environment, policy, state, key, 8)[1]
 
     trajectory = jax.device_get(live(KEY))

@@ -8,11 +8,12 @@ from comparisons import fabricate, record, write
 
 import discorl
 from discorl import cli
-from discorl.comparison import configure_comparison, load, work
+from discorl.comparison import configure_comparison, load
 from discorl.comparison.cells import curve
 from discorl.comparison.results import final_cells, sweep_cells
 from discorl.comparison.scales import Scale
 from discorl.reports import comparison
+from discorl.training.flops import flops
 
 
 def test_order_of_cells():
@@ -183,17 +184,17 @@ def test_flops():
     def loop(a, b):
         return jax.lax.scan(lambda carry, _: (jnp.tanh(carry @ b), None), a, length=7)[0]
 
-    assert work.flops(loop, a, b) == 7 * 2 * 4 * 8 * 8
+    assert flops(loop, a, b) == 7 * 2 * 4 * 8 * 8
     # With the gradient: the product again, and one for each factor.
     gradient = jax.grad(lambda b: jnp.sum(jax.jit(jnp.matmul)(a, b) ** 2))
-    assert work.flops(gradient, b) == 2 * (2 * 4 * 8 * 8)
+    assert flops(gradient, b) == 2 * (2 * 4 * 8 * 8)
 
     def convolve(image, kernel):
         return jax.lax.conv_general_dilated(image, kernel, (1, 1), "VALID")
 
     shapes = jnp.ones((2, 3, 9, 9)), jnp.ones((5, 3, 3, 3))
     theirs = jax.jit(convolve).lower(*shapes).compile().cost_analysis()["flops"]
-    assert work.flops(convolve, *shapes) == pytest.approx(theirs, rel=1e-3)
+    assert flops(convolve, *shapes) == pytest.approx(theirs, rel=1e-3)
 
 
 @pytest.mark.parametrize("columns", [80, 120])

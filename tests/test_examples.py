@@ -27,11 +27,13 @@ def test_a_rule_of_ones_own_learns(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     "name",
-    ["own_loop.py", "own_environment.py", "flax_network.py", "equinox_network.py"],
+    ["own_loop.py", "own_environment.py", "flax_network.py", "equinox_network.py", "use_agent.py"],
 )
 def test_example_runs(name, monkeypatch, capsys):
     out = run(name, monkeypatch, capsys, "--updates", "5")
-    assert re.search(r"mean (reward|return of the last tenth of the updates:) -?\d\.\d\d", out)
+    assert re.search(
+        r"mean (reward|return|return of the last tenth of the updates:) -?\d\.\d\d", out
+    )
 
 
 def test_the_environment_is_used_by_its_name_as_documented(tmp_path, monkeypatch, capsys):
@@ -55,6 +57,7 @@ def test_no_example_is_left_out():
         "own_rule.py",
         "flax_network.py",
         "equinox_network.py",
+        "use_agent.py",
     }
 
 

@@ -11,9 +11,9 @@ import discorl
 from discorl.agent import frames
 from discorl.agent.frames import Frames
 from discorl.envs.host import HostStep
-from discorl.training import assembly
+from discorl.training import make_trainer
 from discorl.training.host import acting
-from discorl.training.host.rollout import Standing, Tape
+from discorl.training.host.rollout import RolloutBuffer, RunningEpisodes
 
 # --- trajectories ---------------------------------------------------------------------------------
 
@@ -27,45 +27,45 @@ def test_trajectories_show_every_episode_as_the_convention_says(resets_cost):
         assert [episode.metrics["number"] for episode in first] == [1, 2, 3, 4]
 
 
-def test_a_tape_is_read_as_if_step_by_step():
-    """Random answers, those of fillers included, against a walk along one environment at a time."""
+def test_a_rollout_buffer_computes_as_if_step_by_step():
+    """Random results, those of fillers included, against a walk along one environment at a time."""
     rng = np.random.default_rng(1)
     length, count, parts = 9, 50, 3
     over, terminal, first = rng.random((3, parts * length, count)) < [[[0.4]], [[0.5]], [[0.4]]]
     reward = rng.normal(size=over.shape).astype(np.float32)
     terminated, truncated = over & terminal, over & ~terminal
-    standing, told, finished = Standing.at_start(count), [], [[] for _ in range(count)]
+    running, data, finished = RunningEpisodes.at_start(count), [], [[] for _ in range(count)]
     scratch = np.empty(count)  # metrics may be overwritten by the next step
     for rows in np.split(np.arange(parts * length), parts):
-        tape = Tape(length, count)
+        buffer = RolloutBuffer(length, count)
         for t, row in enumerate(rows):
             scratch[:] = row
             metrics = {"at": scratch} if row % 2 else {}
             flags = terminated[row], truncated[row], first[row]
-            tape.write(t, HostStep(np.zeros(count), reward[row], *flags, metrics))
-        arrays, episodes, standing = tape.read(standing)
-        told.append(vars(arrays))
+            buffer.add(t, HostStep(np.zeros(count), reward[row], *flags, metrics))
+        arrays, episodes, running = buffer.finish(running)
+        data.append(vars(arrays))
         for episode in episodes:
             finished[episode.index].append(episode)
-    told = {name: np.concatenate([part[name] for part in told]) for name in told[0]}
+    data = {name: np.concatenate([part[name] for part in data]) for name in data[0]}
     for e in range(count):
         filler, total, steps, expected = False, 0.0, 0, []
         for row in range(parts * length):
             real = not filler
-            assert told["filler"][row, e] == filler
-            assert told["reward"][row, e] == (reward[row, e] if real else 0)
-            assert told["terminated"][row, e] == (real and terminated[row, e])
+            assert data["filler"][row, e] == filler
+            assert data["reward"][row, e] == (reward[row, e] if real else 0)
+            assert data["terminated"][row, e] == (real and terminated[row, e])
             total, steps = total + real * float(reward[row, e]), steps + real
             filler = bool(real and over[row, e] and not first[row, e])
-            assert told["truncated"][row, e] == filler
+            assert data["truncated"][row, e] == filler
             if real and over[row, e]:
                 expected.append((total, steps, {"at": float(row)} if row % 2 else {}))
                 total, steps = 0.0, 0
         found = [(episode.total, episode.length, episode.metrics) for episode in finished[e]]
         assert [each[1:] for each in found] == [each[1:] for each in expected]
         np.testing.assert_allclose([x[0] for x in found], [x[0] for x in expected], atol=1e-12)
-        left = standing.episodes()[e]
-        assert (left.index, left.length, standing.ended[e]) == (e, steps, filler)
+        left = running.as_list()[e]
+        assert (left.index, left.length, running.ended[e]) == (e, steps, filler)
         np.testing.assert_allclose(left.total, total, atol=1e-12)
 
 
@@ -115,9 +115,9 @@ def test_stacks_of_native_environments():
     config = discorl.configure(
         num_envs=4, batch=4, unroll=9, frame_stack=size, hidden=(4,), replay_fraction=0.0
     )
-    trainer, _ = assembly.build(config, environment)
-    state = assembly.initial_state(config, trainer)
-    _, fresh, _ = jax.jit(trainer.act)(state.learner.params, state.actor, KEY)
+    trainer = make_trainer(config, environment)
+    state = trainer.init()
+    _, fresh, _ = jax.jit(trainer.agent.act)(state.learner.params, state.actor, KEY)
     stacks = np.asarray(frames.expand(fresh.observation, size))
     width = environment.observation.shape[0]
     assert fresh.observation.frame.shape == (size - 1 + 10, 4, width)

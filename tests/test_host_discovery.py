@@ -142,9 +142,11 @@ def nothing_stays_open():
 def window_by_hand(group, agent, number):
     """A meta-step of one agent without any threads."""
     seeds = np.random.SeedSequence([CONFIG.seed, 1, number, 0, 0]).generate_state(2).tolist()
-    acting, judging = (a.again(seed) for a, seed in zip(group._actors, seeds, strict=True))
+    acting, validating = (
+        a.with_seed(seed) for a, seed in zip(group._prototypes, seeds, strict=True)
+    )
     params = agent.training.learner.params
-    for actor in (acting, judging):
+    for actor in (acting, validating):
         actor.start(params)
     updates, episodes, replay = [], [], jax.tree.map(jnp.copy, agent.training.replay)
     bare = dataclasses.replace(agent, training=dataclasses.replace(agent.training, replay=None))
@@ -158,9 +160,9 @@ def window_by_hand(group, agent, number):
         assert record.batch.action.shape == (UNROLL, 3)
         updates.append(record)
         episodes += rollout.episodes
-    judged = judging.rollout(bare.training.learner.params, jax.random.split(agent.key)[1])
+    judged = validating.rollout(bare.training.learner.params, jax.random.split(agent.key)[1])
     assert judged.trajectory.action.shape == (4, JUDGED)
-    for actor in (acting, judging):
+    for actor in (acting, validating):
         actor.close()
     gradient, bare, _ = group._differentiate(ETA, bare, updates, judged.trajectory)
     return gradient, bare, replay, episodes

@@ -10,7 +10,7 @@ from clocks import LIFE, LIMIT, TINY, Clock, Clocks
 import discorl
 from discorl.envs import conformance
 from discorl.rules.files import weights
-from discorl.training import assembly
+from discorl.training import make_trainer
 from discorl.training.evaluation import evaluate
 from discorl.training.result import row_of
 from discorl.types import UserError
@@ -25,14 +25,14 @@ def trained(tmp_path_factory):
 def test_a_run_is_acting_and_learning_in_turns_one_update_behind(trained):
     """The pipeline, played by hand without any threads."""
     config = trained.config
-    trainer, eta = assembly.build(config, Clocks())
-    state = assembly.initial_state(config, trainer)
+    trainer = make_trainer(config, Clocks())
+    agent, eta, state = trainer.agent, trainer.eta, trainer.init()
     seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
-    actor = trainer.actor(seed)
+    actor = agent.actor(seed)
     learner, buffer, key = state.learner, state.replay, state.key
     actor.start(learner.params)
     root = jax.random.fold_in(jax.random.key(config.seed), 0xAC7)
-    learn, behind, steps, losses = jax.jit(trainer.learn), learner.params, 0, []
+    learn, behind, steps, losses = jax.jit(agent.learn), learner.params, 0, []
     for k in range(config.updates):
         rollout = actor.rollout(behind, jax.random.fold_in(root, k))
         behind = learner.params

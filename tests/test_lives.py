@@ -11,7 +11,7 @@ from discorl.discovery.lives import BINS, Lives, Record
 from discorl.envs.families import Chain
 from discorl.rules.lean import Lean
 from discorl.rules.ppo import PPO
-from discorl.training.trainer import Trainer
+from discorl.training.compiled.agent import CompiledAgent
 from discorl.types import UserError
 
 FAMILY = Chain(length=4)
@@ -47,7 +47,7 @@ def start(lives):
 
 def plain_run(lives, agent, rule_eta, task, key, rate, updates):
     """Sums of returns and numbers of episodes, of every update, by a run like any other."""
-    trainer = Trainer(agent, FAMILY.environment(task), lives._learner)
+    trainer = CompiledAgent(agent, FAMILY.environment(task), lives._learner)
     state = with_learning_rate(trainer.init(key, updates), float(rate))
     _, metrics = jax.jit(trainer.run)(state, rule_eta, updates)
     counts = np.asarray(metrics["episodes"][:updates])

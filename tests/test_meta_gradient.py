@@ -58,7 +58,7 @@ class Scaled(PolicyGradient):
 DISCO = Disco(sizes=Sizes(4, 5, (3, 1), (3, 2), (3,), 4, (3,), (3, 1), (3, 2)), num_bins=5)
 
 
-def agent(optimizer, mixed_mode, core, rule=DISCO):
+def agent(optimizer, mixed_mode, lstm, rule=DISCO):
     """A meta-gradient for a tiny agent."""
     observation = jax.ShapeDtypeStruct((3,), jnp.float64)
     network = standard(
@@ -67,13 +67,13 @@ def agent(optimizer, mixed_mode, core, rule=DISCO):
         hidden=(5,),
         action_lstm=3,
         action_hidden=(4,),
-        lstm=core,
+        lstm=lstm,
     )
     learner = Learner(rule, network, optimizer, ACTIONS, mixed_mode)
     return MetaGradient(learner, MetaValue(observation, hidden=(4,)))
 
 
-def experience(rng, *leading, core=0):
+def experience(rng, *leading, lstm=0):
     """Random trajectories, [*leading, T, B], of another policy than the agent's."""
     shape = (*leading, 3, 2)
     return Trajectory(
@@ -82,7 +82,9 @@ def experience(rng, *leading, core=0):
         reward=jnp.asarray(rng.normal(size=shape)),
         terminated=jnp.asarray(rng.random(shape) < 0.2),
         behaviour_logits=jnp.asarray(rng.normal(size=(*shape, ACTIONS))),
-        core=tuple(jnp.asarray(rng.normal(size=(*leading, 1, 2, core))) for _ in "hc" if core),
+        recurrent_state=tuple(
+            jnp.asarray(rng.normal(size=(*leading, 1, 2, lstm))) for _ in "hc" if lstm
+        ),
     )
 
 
@@ -122,15 +124,15 @@ def beginning(meta_gradient):
     return start(jax.random.key(1))
 
 
-def problem(optimizer, mixed_mode=False, core=0, rule=DISCO):
+def problem(optimizer, mixed_mode=False, lstm=0, rule=DISCO):
     """A tiny agent's window: its meta-gradient, eta, and what the plain loss is made of."""
     rng = np.random.default_rng(0)
-    meta_gradient = agent(optimizer, mixed_mode, core, rule)
+    meta_gradient = agent(optimizer, mixed_mode, lstm, rule)
     eta, state, value = beginning(meta_gradient)
     # Away from its small beginnings, so that every part of the rule has a say.
     eta = jax.tree.map(lambda x: x + 0.5 * rng.normal(size=x.shape), eta)
-    batches = experience(rng, UPDATES, core=core)
-    validation = experience(rng, core=core)
+    batches = experience(rng, UPDATES, lstm=lstm)
+    validation = experience(rng, lstm=lstm)
 
     @jax.jit
     def recorded(eta, state, value):
@@ -214,7 +216,7 @@ def with_filler(experience, rng=None):
 def test_fillers_have_no_say():
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
-        meta_gradient = agent(make_optimiser(OptimiserConfig(learning_rate=0.02)), False, core=0)
+        meta_gradient = agent(make_optimiser(OptimiserConfig(learning_rate=0.02)), False, lstm=0)
         start = beginning(meta_gradient)
         data = experience(rng, 1), experience(rng)
         validation = with_filler(data[1])

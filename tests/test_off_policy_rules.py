@@ -14,7 +14,6 @@ from test_hand_made_rules import ACTIONS, BATCH, STEPS, experience, learnable_st
 import discorl
 from discorl.envs.base import Step
 from discorl.rules import Muesli, QLambda
-from discorl.training import assembly
 from discorl.types import UserError
 from discorl.verification.cases import cast
 
@@ -311,7 +310,7 @@ SETTINGS = {
 def trained(rule):
     """What the network says at the three observations of `Fork`, and the learner's policy."""
     result = discorl.train(rule=rule, environment=Fork(), **SETTINGS)
-    learner = assembly.build(result.config, Fork())[0].learner
+    learner = result.trainer.learner
     params = result.state.learner.params
     outputs = learner.network.apply(params, jnp.eye(3))
     return outputs, reference.softmax(np.asarray(learner.policy(params, jnp.eye(3))[0]))

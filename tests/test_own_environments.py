@@ -13,7 +13,7 @@ from probes import Truncated
 import discorl
 from discorl import envs
 from discorl.discovery.population import Population
-from discorl.training import assembly
+from discorl.training import make_trainer
 from discorl.training.config import configure
 from discorl.types import UserError
 
@@ -236,10 +236,10 @@ OTHER_SHAPE = jax.ShapeDtypeStruct((7,), np.float32)
 )
 def test_an_environment_that_is_not_what_it_declares_is_refused(environment, name, value, message):
     config = configure(rule="actor_critic", env="mine")
-    assembly.build(config, environment())
+    make_trainer(config, environment())
     flawed = type("Flawed", (environment,), {name: value, "__module__": __name__})
     with pytest.raises(UserError) as error:
-        assembly.build(config, flawed())
+        make_trainer(config, flawed())
     assert str(error.value).startswith("mine breaks the contract of environments: ")
     assert message in str(error.value)
     assert "discorl envs check" in str(error.value)

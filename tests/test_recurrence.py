@@ -1,4 +1,4 @@
-"""The recurrent core: acting and learning remember the same, and never across an episode's end."""
+"""Recurrent networks: acting and learning remember the same, and never across an episode's end."""
 
 import dataclasses
 import functools
@@ -22,17 +22,17 @@ from discorl.agent.optimiser import make_optimiser
 from discorl.discovery.agents import Agents
 from discorl.networks import Network, Recurrence, standard
 from discorl.rules import PPO, ActorCritic
-from discorl.training import assembly, loop
+from discorl.training import loop, make_trainer
 from discorl.training.evaluation import evaluate
 from discorl.types import OutputSpec, Trajectory, UserError
 
 KEY = jax.random.key(7)
-CORE, T, B = 5, 7, 6
+LSTM, T, B = 5, 7, 6
 
 
-def learner_for(observation, actions=2, core=CORE, rule=None):
+def learner_for(observation, actions=2, lstm=LSTM, rule=None):
     rule = rule or ActorCritic()
-    network = standard(rule.outputs(actions), observation, hidden=(6,), lstm=core)
+    network = standard(rule.outputs(actions), observation, hidden=(6,), lstm=lstm)
     return Learner(rule, network, optax.sgd(1.0), actions)
 
 
@@ -43,21 +43,21 @@ def enlarged(params):
     )
 
 
-# --- the core itself ------------------------------------------------------------------------------
+# --- the LSTM itself ------------------------------------------------------------------------------
 
 
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def test_a_core_is_an_lstm():
+def test_the_lstm_against_numpy():
     """Against numpy, two moments in a row."""
     spec = OutputSpec(2, state={"logits": (2,)})
     network = standard(spec, jax.ShapeDtypeStruct((3,), jnp.float32), hidden=(), lstm=4)
     batch = jax.random.normal(KEY, (2, 5, 3))
     params = enlarged(network.init(KEY, batch[0]))
     state = hidden, cell = [np.zeros((5, 4)), np.zeros((5, 4))]
-    w, b = (np.asarray(params["core"][name], np.float64) for name in "wb")
+    w, b = (np.asarray(params["lstm"][name], np.float64) for name in "wb")
     for x in batch:
         features, state = network.advance(params, x, tuple(map(jnp.float32, state)))
         gates = np.concatenate([x, hidden], axis=1) @ w + b
@@ -72,13 +72,13 @@ def test_a_core_is_an_lstm():
         np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_without_a_core_there_is_nothing_to_remember():
-    learner = learner_for(jax.ShapeDtypeStruct((3,), jnp.float32), core=0)
+def test_without_an_lstm_there_is_nothing_to_remember():
+    learner = learner_for(jax.ShapeDtypeStruct((3,), jnp.float32), lstm=0)
     assert learner.network.recurrence is None
     assert learner.network.state == ()
     params = learner.init(KEY, jax.ShapeDtypeStruct((3,), jnp.float32), 1).params
     assert learner.policy(params, jnp.ones((4, 3)))[1] == ()
-    assert "core" not in params
+    assert "lstm" not in params
 
 
 # --- acting and learning --------------------------------------------------------------------------
@@ -105,15 +105,15 @@ def native_rollouts():
 def host_rollouts(resets_cost):
     config = discorl.configure(
         **clocks.TINY | {"unroll": T, "frame_stack": 1, "replay_fraction": 0.0, "batch": 2},
-        lstm=CORE,
+        lstm=LSTM,
     )
-    trainer, _ = assembly.build(config, clocks.Clocks(resets_cost=resets_cost))
-    learner = trainer.learner
-    params = enlarged(assembly.initial_state(config, trainer).learner.params)
-    actor = trainer.actor(0)
+    trainer = make_trainer(config, clocks.Clocks(resets_cost=resets_cost))
+    learner, agent = trainer.learner, trainer.agent
+    params = enlarged(trainer.init().learner.params)
+    actor = agent.actor(0)
     actor.start(params)
     parts = [actor.rollout(params, jax.random.fold_in(KEY, i)).trajectory for i in range(6)]
-    assert jax.tree.map(jnp.shape, parts[0]) == jax.tree.map(jnp.shape, trainer.rollout_like())
+    assert jax.tree.map(jnp.shape, parts[0]) == jax.tree.map(jnp.shape, agent.rollout_like())
     return learner, params, parts
 
 
@@ -130,7 +130,7 @@ def is_first_on_the_host(trajectory):
 def walk(learner, params, trajectory, first):
     """Logits at all moments [T+1, B, A], asked one by one; nothing is kept where one is first."""
     policy = jax.jit(functools.partial(learner.policy, params))
-    state = jax.tree.map(lambda x: x[0], trajectory.core)
+    state = jax.tree.map(lambda x: x[0], trajectory.recurrent_state)
     logits = []
     for observation, begins in zip(trajectory.observation, first, strict=True):
         state = jax.tree.map(lambda x, b=begins: jnp.where(b[:, None], 0, x), state)
@@ -141,7 +141,7 @@ def walk(learner, params, trajectory, first):
 
 def kinds_of_moments(trajectory, first):
     """Which of these were there: `first`, and of the step before terminated, truncated, filler."""
-    before = trajectory.terminated, trajectory.truncated, trajectory.filler
+    before = trajectory.terminated, trajectory.truncated, trajectory.fillers()
     rows = np.stack([first[1:], *map(np.asarray, before)], axis=-1)
     return {tuple(row) for row in rows.reshape(-1, 4).tolist()}
 
@@ -161,7 +161,7 @@ def test_the_learner_sees_what_the_actor_saw(where):
         one_by_one = walk(learner, params, part, first)
         np.testing.assert_allclose(unroll(part), one_by_one, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(part.behaviour_logits, one_by_one[:-1], rtol=1e-5, atol=1e-5)
-        hidden, _ = jax.tree.map(lambda x: np.asarray(x[0]), part.core)
+        hidden, _ = jax.tree.map(lambda x: np.asarray(x[0]), part.recurrent_state)
         assert hidden.shape == (part.action.shape[1], learner.network.state[0].shape[0])
         # Something is remembered wherever a rollout begins within an episode, and only there.
         np.testing.assert_array_equal((hidden == 0).all(axis=1), first[0])
@@ -180,7 +180,7 @@ class WithTarget(ActorCritic):
 def test_both_networks_start_from_what_was_stored():
     learner, params, parts = native_rollouts()
     learner, part = dataclasses.replace(learner, rule=WithTarget()), parts[2]
-    assert np.any(part.core[0])
+    assert np.any(part.recurrent_state[0])
     other = jax.tree.map(lambda x: x + 0.1, params)
     state = learner.init(KEY, Mortal(lifetime=3, limit=4).observation, 1)
     state = dataclasses.replace(state, params=params, target_params=other)
@@ -189,7 +189,7 @@ def test_both_networks_start_from_what_was_stored():
         expected = walk(learner, agent, part, is_first_native(part))
         np.testing.assert_allclose(seen["logits"], expected, rtol=1e-5, atol=1e-5)
     moved = jax.tree.map(lambda x, y: np.any(x != y), params, after.params)
-    assert all(jax.tree.leaves(moved["core"]))
+    assert all(jax.tree.leaves(moved["lstm"]))
 
 
 def test_nothing_is_remembered_across_an_episodes_end():
@@ -219,24 +219,26 @@ def test_nothing_is_remembered_across_an_episodes_end():
         behaviour_logits=jnp.zeros((T, 4, 2)),
         truncated=jnp.asarray(truncated),
         filler=jnp.asarray(filler),
-        core=tuple(jnp.asarray(rng.normal(size=(1, 4, CORE)), jnp.float32) for _ in range(2)),
+        recurrent_state=tuple(
+            jnp.asarray(rng.normal(size=(1, 4, LSTM)), jnp.float32) for _ in range(2)
+        ),
     )
     observation = jax.ShapeDtypeStruct((3,), jnp.float32)
     learner = learner_for(observation)
     params = enlarged(learner.init(KEY, observation, 1).params)
 
-    def values(seen, core):
-        given = dataclasses.replace(trajectory, observation=seen, core=core)
+    def values(seen, recurrent_state):
+        given = dataclasses.replace(trajectory, observation=seen, recurrent_state=recurrent_state)
         return learner.outputs(params, given)[0]["value"]
 
-    by_seen, by_core = jax.jit(jax.jacrev(values, argnums=(0, 1)))(
-        trajectory.observation, trajectory.core
+    by_seen, by_state = jax.jit(jax.jacrev(values, argnums=(0, 1)))(
+        trajectory.observation, trajectory.recurrent_state
     )
     moments, columns = np.ogrid[: T + 1, :4]
     for t, b in np.ndindex(T + 1, 4):
         earlier = (moments <= t) & (columns == b) & (episodes == episodes[t, b])
         np.testing.assert_array_equal(np.any(by_seen[t, b], axis=-1), earlier)
-        for leaf in by_core:
+        for leaf in by_state:
             from_start = (columns == b) & (episodes[t, b] == 0)
             np.testing.assert_array_equal(np.any(leaf[t, b], axis=-1), from_start)
 
@@ -249,7 +251,7 @@ def test_a_burn_in_mask_resets_nothing():
     same_episode = ~is_first_native(part)[1 : burn_in + 1].any(axis=0)
     assert same_episode.any()
     masked = dataclasses.replace(part, mask=jnp.ones((T, B)).at[:burn_in].set(0))
-    state = learner.init(KEY, Mortal(lifetime=3, limit=4).observation)
+    state = learner.init(KEY, Mortal(lifetime=3, limit=4).observation, 1)
     state = dataclasses.replace(state, params=params)
 
     def values(observation):
@@ -285,8 +287,10 @@ def test_minibatches_take_their_trajectories_memories_along():
 
 def test_a_trajectory_without_memories_is_refused():
     learner, params, parts = native_rollouts()
-    with pytest.raises(UserError, match=r"`core` is \(\); expected leaves \[1, B, ...\]"):
-        learner.outputs(params, dataclasses.replace(parts[0], core=()))
+    with pytest.raises(
+        UserError, match=r"`recurrent_state` is \(\); expected leaves \[1, B, ...\]"
+    ):
+        learner.outputs(params, dataclasses.replace(parts[0], recurrent_state=()))
 
 
 def test_a_negative_width_is_refused():
@@ -317,9 +321,9 @@ def trained(tmp_path_factory):
     return discorl.train(**MEMORY, lstm=16, out=tmp_path_factory.mktemp("memory") / "run")
 
 
-def test_memory_is_learned_with_a_core_only(trained):
+def test_memory_is_learned_with_an_lstm_only(trained):
     assert trained.recent_return()[0] > 0.9
-    assert np.any(trained.state.replay.storage.core[0])
+    assert np.any(trained.state.replay.storage.recurrent_state[0])
     without = discorl.train(**MEMORY)
     assert abs(without.recent_return()[0]) < 0.2
     # The same in evaluation, where nothing is left to chance.
@@ -327,10 +331,10 @@ def test_memory_is_learned_with_a_core_only(trained):
     np.testing.assert_array_equal(played.returns, 1.0)
 
 
-def test_a_resumed_run_with_a_core_is_the_same_bit_for_bit(trained, tmp_path, monkeypatch):
+def test_a_resumed_run_with_an_lstm_is_the_same_bit_for_bit(trained, tmp_path, monkeypatch):
     few = MEMORY | {"updates": 5, "checkpoint_every": 2, "lstm": 16}  # ends amid episodes
     whole = discorl.train(**few, out=tmp_path / "whole")
-    assert any(np.any(x) for x in jax.tree.leaves(whole.state.actor.core))
+    assert any(np.any(x) for x in jax.tree.leaves(whole.state.actor.recurrent_state))
     monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
     stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
     assert not discorl.train(**few, out=tmp_path / "cut", on_rows=stop).finished
@@ -385,27 +389,27 @@ def test_agents_remember_where_the_host_plays(greedy, tmp_path):
 
 
 @pytest.mark.long
-def test_the_meta_gradient_goes_through_the_core():
+def test_the_meta_gradient_goes_through_the_lstm():
     """Recorded and in mixed mode, against backward mode through a plain scan."""
     with jax.enable_x64(True):
         optimizer = make_optimiser(OptimiserConfig(learning_rate=0.02))
-        gradient, eta, loss = test_meta_gradient.problem(optimizer, mixed_mode=True, core=3)
+        gradient, eta, loss = test_meta_gradient.problem(optimizer, mixed_mode=True, lstm=3)
         discoveries.assert_all_close(gradient, jax.jit(jax.grad(loss))(eta), 1e-9)
 
 
-def test_a_meta_step_of_agents_with_a_core():
+def test_a_meta_step_of_agents_with_an_lstm():
     population = {"env": "memory:cues=2,delay=1..2", "agents": 1, "agent": {"lstm": 3}}
     config = discorl.configure_discovery(**discoveries.TINY | {"population": population})
     (group,) = config.groups()
     assert group.agent.network.lstm == 3
     agents = Agents(group, config, discoveries.RULE)
     state = jax.jit(agents.begin)(KEY, jnp.int32(0))
-    assert state.training.learner.params["core"]["w"].shape == (6 + 3, 4 * 3)
+    assert state.training.learner.params["lstm"]["w"].shape == (6 + 3, 4 * 3)
     gradient, state, metrics = jax.jit(agents.meta_step)(discoveries.ETA, state)
     norm = float(optax.tree.norm(gradient))
     assert np.isfinite(norm)
     assert norm > 0
     assert np.isfinite(metrics["meta/loss"])
     for actor in (state.training.actor, state.validation):
-        assert all(x.shape[1:] == (3,) for x in actor.core)
-    assert np.any(state.training.replay.storage.core[0])
+        assert all(x.shape[1:] == (3,) for x in actor.recurrent_state)
+    assert np.any(state.training.replay.storage.recurrent_state[0])

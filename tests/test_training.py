@@ -18,7 +18,7 @@ import pytest
 import discorl
 from discorl.envs import Catch
 from discorl.rules.files import weights
-from discorl.training import assembly, capacity, loop
+from discorl.training import capacity, loop
 from discorl.types import UserError
 
 HAND_MADE = ("actor_critic", "policy_gradient", "ppo")
@@ -63,8 +63,7 @@ def learned_values(rule, environment, observations, discount, **more):
         "discount": discount,
     }
     result = discorl.train(environment=environment, **settings | more)
-    trainer, _ = assembly.build(result.config, environment)
-    apply = trainer.learner.network.apply
+    apply = result.trainer.learner.network.apply
     return np.asarray(apply(result.state.learner.params, jnp.asarray(observations))["value"])
 
 

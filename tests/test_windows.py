@@ -114,9 +114,9 @@ def update():
     agents = Agents(OVERLAPPING.groups()[0], OVERLAPPING, RULE)
 
     def update(eta, state):
-        trainer = agents._trainer(state.task)
-        training, metrics = trainer.update(state.training, eta)
-        before, batch, _ = trainer.collect(state.training)
+        agent = agents._learning_agent(state.task)
+        training, metrics = agent.update(state.training, eta)
+        before, batch, _ = agent.collect(state.training)
         _, value, _ = agents.meta_gradient.update(before.learner, state.meta_value, eta, batch)
         return dataclasses.replace(state, training=training, meta_value=value), metrics
 
@@ -151,7 +151,7 @@ def assert_same_life(one, two):
     assert_close(dataclasses.replace(one.meta_value, adv_moments=moments), two.meta_value)
 
 
-def assert_judged_alike(one, two):
+def assert_validated_alike(one, two):
     """The same meta-gradient, from the same validation data."""
     (gradient, state, metrics), (other_gradient, other_state, other_metrics) = one, two
     assert any(np.abs(x).max() > 1e-6 for x in jax.tree.leaves(gradient))
@@ -183,7 +183,7 @@ def test_a_stride_of_the_window_s_length_is_the_default():
 @pytest.mark.long
 def test_a_life_goes_on_from_within_a_window_that_overlaps(window, life, update):
     result = meta_step(OVERLAPPING, ETA, newborn(OVERLAPPING))
-    assert_judged_alike(result, window)
+    assert_validated_alike(result, window)
     _, state, metrics = result
     kept, metrics_of_update = life[1]
     assert_same_life(state, kept)
@@ -206,7 +206,7 @@ def test_a_life_goes_on_from_within_a_window_that_overlaps(window, life, update)
 @pytest.mark.long
 def test_beyond_the_window_agents_make_plain_updates(window, life):
     result = meta_step(FAR, ETA, newborn(FAR))
-    assert_judged_alike(result, window)
+    assert_validated_alike(result, window)
     _, state, metrics = result
     last = life[FAR.stride][0]
     assert_same_life(state, last)
@@ -301,8 +301,10 @@ HOST = discorl.configure_discovery(
 def host_by_hand(group, agent):
     """A meta-step without any threads: a window, which is differentiated, and an update more."""
     seeds = np.random.SeedSequence([HOST.seed, 0, 0, 0, 0]).generate_state(2).tolist()
-    acting, judging = (a.again(seed) for a, seed in zip(group._actors, seeds, strict=True))
-    for actor in (acting, judging):
+    acting, validating = (
+        a.with_seed(seed) for a, seed in zip(group._prototypes, seeds, strict=True)
+    )
+    for actor in (acting, validating):
         actor.start(agent.training.learner.params)
     replay = jax.tree.map(jnp.copy, agent.training.replay)
     agent = dataclasses.replace(agent, training=dataclasses.replace(agent.training, replay=None))
@@ -310,7 +312,7 @@ def host_by_hand(group, agent):
     for number in range(HOST.stride):
         if number == HOST.window:
             key = jax.random.split(agent.key)[1]
-            judged = judging.rollout(agent.training.learner.params, key).trajectory
+            judged = validating.rollout(agent.training.learner.params, key).trajectory
             gradient, agent, _ = group._differentiate(ETA, agent, updates, judged)
         training = agent.training
         rollout = acting.rollout(training.learner.params, jax.random.fold_in(training.key, 0xAC7))
@@ -319,7 +321,7 @@ def host_by_hand(group, agent):
         )
         updates.append(record)
         episodes += rollout.episodes
-    for actor in (acting, judging):
+    for actor in (acting, validating):
         actor.close()
     return gradient, agent, replay, updates, episodes
 

@@ -14,8 +14,8 @@ from discorl.envs.base import Environment
 from discorl.networks.recurrence import blank_state, forget
 from discorl.types import Array, Key, PyTree, Trajectory, validation
 
-# Observations [E, ...] and what the agent remembers [E, ...] -> logits [E, A], and what it
-# remembers from then on. An agent without memory hands on the () that it is given.
+# Observations [E, ...] and recurrent states [E, ...] -> logits [E, A] and the next recurrent
+# states. An agent without memory passes on the () that it is given.
 Policy = Callable[[PyTree, PyTree], tuple[Array, PyTree]]
 
 
@@ -29,7 +29,7 @@ class ActorState:
     awaiting_reset: Array  # [E] bool, the episode was truncated by the latest step
     episode_return: Array  # [E] float, so far, of the episode under way
     episode_length: Array  # [E] int32, so far, of the episode under way
-    core: PyTree = ()  # what the agent remembers from before the latest observations, [E, ...]
+    recurrent_state: PyTree = ()  # of the network, before the latest observations, [E, ...]
 
 
 @jax.tree_util.register_dataclass
@@ -44,7 +44,7 @@ class EpisodeStatistics:
 
 
 def init(
-    environment: Environment, key: Key, num_environments: int, core: PyTree = ()
+    environment: Environment, key: Key, num_environments: int, recurrent_state: PyTree = ()
 ) -> ActorState:
     """Begins an episode in each of `num_environments` environments.
 
@@ -52,7 +52,7 @@ def init(
         environment: the task.
         key: random key; used up.
         num_environments: E.
-        core: shapes and dtypes of what the agent remembers in one of them.
+        recurrent_state: shapes and dtypes of the recurrent state in one of them.
     """
     validation.integer("num_environments", num_environments, least=1)
     states, observations = jax.vmap(environment.reset)(jax.random.split(key, num_environments))
@@ -62,7 +62,7 @@ def init(
         awaiting_reset=jnp.zeros(num_environments, bool),
         episode_return=jnp.zeros(num_environments),
         episode_length=jnp.zeros(num_environments, jnp.int32),
-        core=blank_state(core, num_environments),
+        recurrent_state=blank_state(recurrent_state, num_environments),
     )
 
 
@@ -72,13 +72,13 @@ def rollout(
     """Acts for `length` steps in all environments and resets those whose episode ends.
 
     After a termination the next observation is the first of a new episode. After a truncation it
-    is the last of the cut episode, and the step there is a filler, with reward 0, during
-    which the environment is reset. A truncation by the last step of a rollout costs no filler: the
-    next rollout starts with a new episode.
+    is the last of the cut episode, and the step there is a filler, with reward 0, during which the
+    environment is reset. A truncation by the last step of a rollout costs no filler: the next
+    rollout starts with a new episode. So `truncated` implies the fillers, and `filler` is None.
 
     Args:
         environment: the task.
-        policy: gives the logits of a batch of observations, and what it remembers of them.
+        policy: gives the logits of a batch of observations, and the next recurrent states.
         state: from `init` or from the rollout before.
         key: randomness of this rollout.
         length: number of steps, T.
@@ -96,9 +96,9 @@ def rollout(
     reset_keys = jax.random.split(reset_key, (length + 1, num_environments))
 
     def act(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Trajectory]:
-        states, observations, is_filler, core, seen = carry
+        states, observations, is_filler, recurrent_state, seen = carry
         t, noise, step_keys, reset_keys = inputs
-        logits, core = policy(observations, core)
+        logits, recurrent_state = policy(observations, recurrent_state)
         actions = jnp.argmax(logits + noise, axis=-1)  # a sample: the Gumbel-max trick
         states, step = jax.vmap(environment.step)(states, actions, step_keys)
         terminated = step.terminated & ~is_filler
@@ -106,36 +106,35 @@ def rollout(
         over = terminated | is_filler
         following = _reset_where(over, environment, reset_keys, (states, step.observation))
         seen = _put(seen, following[1], t + 1)
-        return (*following, truncated, forget(core, over), seen), Trajectory(
+        return (*following, truncated, forget(recurrent_state, over), seen), Trajectory(
             observation=(),
             action=actions,
             reward=jnp.where(is_filler, 0, step.reward),
             terminated=terminated,
             behaviour_logits=logits,
             truncated=truncated,
-            filler=is_filler,
         )
 
     start = _reset_where(
         state.awaiting_reset, environment, reset_keys[0], (state.environment, state.observation)
     )
-    core = forget(state.core, state.awaiting_reset)
+    recurrent_state = forget(state.recurrent_state, state.awaiting_reset)
     # Observations are written into their place among T+1: to stack T and join the last to them
     # would copy all of them once more.
     room = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape), x.dtype), start[1])
-    (states, observations, awaiting_reset, new_core, seen), trajectory = jax.lax.scan(
+    (states, observations, awaiting_reset, new_recurrent_state, seen), trajectory = jax.lax.scan(
         act,
-        (*start, jnp.zeros_like(state.awaiting_reset), core, _put(room, start[1], 0)),
+        (*start, jnp.zeros_like(state.awaiting_reset), recurrent_state, _put(room, start[1], 0)),
         (jnp.arange(length), noise, step_keys, reset_keys[1:]),
     )
     trajectory = dataclasses.replace(
         trajectory,
         observation=seen,
-        core=jax.tree.map(lambda x: x[None], core),
+        recurrent_state=jax.tree.map(lambda x: x[None], recurrent_state),
     )
     episode_return, episode_length, statistics = _count_episodes(state, trajectory)
     state = ActorState(
-        states, observations, awaiting_reset, episode_return, episode_length, new_core
+        states, observations, awaiting_reset, episode_return, episode_length, new_recurrent_state
     )
     return state, trajectory, statistics
 

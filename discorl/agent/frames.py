@@ -89,7 +89,7 @@ def with_stacks(trajectory: Trajectory, size: int) -> Trajectory:
 
 
 @dataclasses.dataclass(frozen=True)
-class Remembering(Environment[tuple[State, Frames]], Generic[State]):
+class FrameStack(Environment[tuple[State, Frames]], Generic[State]):
     """An environment that shows its last `size` frames, as `Frames` with leaves [size, ...]."""
 
     inner: Environment[State]
@@ -137,14 +137,14 @@ class Remembering(Environment[tuple[State, Frames]], Generic[State]):
         return self.inner.render(state[0])
 
 
-def of_remembering(observation: Frames, size: int) -> PyTree:
-    """Stacks from the observations of `Remembering`: [N, size, ...] -> [N, ...]."""
+def stacks_of(observation: Frames, size: int) -> PyTree:
+    """Stacks from the observations of `FrameStack`: [N, size, ...] -> [N, ...]."""
     frame = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), observation.frame)
     return window(frame, observation.age, size)
 
 
 def without_repeats(trajectory: Trajectory) -> Trajectory:
-    """A trajectory acted in `Remembering`, with every frame once."""
+    """A trajectory acted in `FrameStack`, with every frame once."""
     frames = trajectory.observation
 
     def once(leaf: Array) -> Array:  # [T+1, B, S, ...] -> [S-1+T+1, B, ...]

@@ -96,20 +96,20 @@ class Learner:
         )
 
     def policy(
-        self, params: Params, observation: PyTree, core: PyTree = ()
+        self, params: Params, observation: PyTree, recurrent_state: PyTree = ()
     ) -> tuple[Array, PyTree]:
         """Acts at one moment.
 
         Args:
             params: of the network.
             observation: [N, ...].
-            core: what the network remembers, [N, ...]; () if it does not.
+            recurrent_state: of the network, [N, ...]; () if it is not recurrent.
 
         Returns:
-            logits of the policy, [N, A]; what the network remembers from now on, [N, ...].
+            logits of the policy, [N, A]; the next recurrent state, [N, ...].
         """
-        features, core = self.network.advance(params, observation, core)
-        return self.rule.policy(self.parts.observe(params, features)[0]), core
+        features, recurrent_state = self.network.advance(params, observation, recurrent_state)
+        return self.rule.policy(self.parts.observe(params, features)[0]), recurrent_state
 
     def update(
         self, state: LearnerState, eta: Params, trajectory: Trajectory

@@ -142,7 +142,7 @@ def _suite(suite: suites.Suite) -> Result:
 
 def _one(name: str) -> Result:
     environment = envs.make(name)
-    kind = "native" if isinstance(environment, envs.Environment) else "host"
+    kind = envs.kind_of(environment)
     reference = references.of(environment)
     scores = None if reference is None else [float(end) for end in reference]
     try:

@@ -32,6 +32,9 @@ class _Arguments(TrainConfig):
     config.json); options override it."""
     resume: Path | None = None
     """Run directory to continue, with its own settings."""
+    start: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """Run directory whose network parameters the new run starts from; optimiser and replay start
+    fresh."""
     steps: Annotated[int | None, tyro.conf.arg(aliases=["--total-timesteps"])] = None
     """Budget in environment steps, in place of --updates."""
 
@@ -52,7 +55,7 @@ def train_command(arguments: list[str], program: str) -> Result:
         if small is not None and "preset" not in peek(arguments, program, "preset"):
             paper = f"preset {config.preset} is the paper's, for accelerators"
             print(f"{paper}; for a few CPU cores: --preset {small}", file=sys.stderr)
-        result = train(config, out=parsed.out or free_directory(_name(config)))
+        result = train(config, out=parsed.out or free_directory(_name(config)), start=parsed.start)
     return Result(_data(result), _text(result), ok=result.finished)
 
 

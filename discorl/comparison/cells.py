@@ -9,19 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
-from discorl import envs
-from discorl.comparison import work
 from discorl.comparison.entries import EnvironmentEntry, RuleEntry, folder_name
 from discorl.runs import Run
 from discorl.runs.files import write_atomically, write_errors_reported
 from discorl.runs.metrics import recent_return
-from discorl.training import assembly, train
+from discorl.training import make_trainer, train
+from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import TrainConfig
 from discorl.training.result import seeds_of
-from discorl.training.trainer import Programs, Trainer
 
 Kind = Literal["sweep", "final"]
 
@@ -80,7 +77,7 @@ def run(
     steps: int,
     *,
     keep_checkpoints: bool,
-    programs: Programs | None = None,
+    programs: ProgramCache | None = None,
 ) -> dict[str, Any] | None:
     """Trains a cell, from where it stopped if it ever did, and records what came of it.
 
@@ -111,7 +108,7 @@ def run(
 
 
 def _train(
-    cell: Cell, path: Path, config: TrainConfig, steps: int, programs: Programs | None
+    cell: Cell, path: Path, config: TrainConfig, steps: int, programs: ProgramCache | None
 ) -> dict[str, Any] | None:
     done = 0
     if (path / "config.json").exists():
@@ -187,10 +184,6 @@ def curve(
 def _flops(config: TrainConfig) -> float | None:
     """Operations of one update of one agent, acting included; None if it cannot be traced."""
     try:
-        trainer, eta = assembly.build(config, envs.make(config.env))
-        if not isinstance(trainer, Trainer):  # environments on the host cannot be traced
-            return None
-        state = jax.eval_shape(trainer.init, jax.random.key(0), config.updates)
-        return work.flops(trainer.update, state, eta)
+        return make_trainer(config).flops_per_update()
     except Exception:  # a count is not worth a result
         return None

@@ -15,7 +15,6 @@ from discorl.comparison.costs import Cost, cost
 from discorl.comparison.entries import EnvironmentEntry
 from discorl.comparison.scales import Scale
 from discorl.comparison.tuning import Chosen, choose, why_none
-from discorl.envs import HostEnvironment
 from discorl.runs import statistics
 from discorl.runs.statistics import Estimate
 from discorl.types import UserError
@@ -60,11 +59,8 @@ def _blocks(
 @functools.cache
 def _on_host(env: str) -> bool:
     """Whether an environment is on the host, where a run trains one agent."""
-    suite = envs.SUITES.get(env.partition(":")[0].strip())
-    if suite is not None:
-        return suite.kind == "host"
     try:
-        return isinstance(envs.make(env), HostEnvironment)
+        return envs.kind_of(env) == "host"
     except UserError:
         return False  # its cells will fail, and say why
 

@@ -24,8 +24,8 @@ from discorl.comparison.entries import RuleEntry, folder_name
 from discorl.comparison.results import Results, final_cells, sweep_cells
 from discorl.comparison.scales import Scale
 from discorl.runs import Run
+from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import TrainConfig
-from discorl.training.trainer import Programs
 from discorl.types import UserError
 
 KIND = "compare"
@@ -114,7 +114,7 @@ class _Runner:
         described = run.config
         self._config = read_config(described)
         self._scales = read_scales(described)
-        self._programs = Programs()
+        self._programs = ProgramCache()
         self._done = 0
         self._untuned: Mapping[tuple[str, str], str] = {}
 

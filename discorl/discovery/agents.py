@@ -18,34 +18,28 @@ from discorl.discovery.meta_gradient import MetaGradient, Update
 from discorl.discovery.meta_value import MetaValue, MetaValueState
 from discorl.envs import Environment, families
 from discorl.rules import Rule
-from discorl.training.trainer import Trainer, TrainState, scaled
+from discorl.training.compiled.agent import CompiledAgent
+from discorl.training.state import TrainState, scale_rewards
 from discorl.types import Array, Key, Metrics, Params, PyTree, specs
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Life:
-    """What an agent's life depends on; on the host, all but its environments."""
+class AgentState:
+    """Everything that an agent's life depends on; on the host, apart from its environments."""
 
     training: TrainState
     meta_value: MetaValueState
     key: Key
     budget: Array  # [] int32, environment steps of this life
     lives: Array  # [] int32, lives ended so far
+    task: PyTree = ()  # parameters of its environment; () on the host
+    validation: ActorState | None = None  # in the validation environments; None on the host
 
-    def standing(self) -> Metrics:
-        """Metrics from which others see, beside the steps so far, whether the life is over."""
+    def status(self) -> Metrics:
+        """Metrics that tell, together with the steps so far, whether the life is over."""
         finite = is_finite((self.training.learner, self.meta_value))
         return {"budget": self.budget, "lives": self.lives, "finite": finite}
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class AgentState(Life):
-    """An agent's life in environments that are written in JAX, and kept with it."""
-
-    task: PyTree  # parameters of its environment
-    validation: ActorState  # in the environments of the validation data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +58,7 @@ class Tasks:
             family = families.make(text)
             return cls(lambda key: family.sample(key, "train"), family.environment)
         fixed = envs.make(text)
+        assert isinstance(fixed, Environment)  # groups on the host are not made here
         return cls(lambda key: (), lambda task: fixed)
 
 
@@ -145,11 +140,11 @@ class Agents:
         )
         self.meta_value = self.meta_gradient.meta_value
 
-    def _trainer(self, task: PyTree) -> Trainer:
-        return Trainer(self._agent, self._tasks.environment(task), self.learner)
+    def _learning_agent(self, task: PyTree) -> CompiledAgent:
+        return CompiledAgent(self._agent, self._tasks.environment(task), self.learner)
 
-    def _validator(self, task: PyTree) -> Trainer:
-        return Trainer(self._validation_agent, self._tasks.environment(task), self.learner)
+    def _validator(self, task: PyTree) -> CompiledAgent:
+        return CompiledAgent(self._validation_agent, self._tasks.environment(task), self.learner)
 
     def begin(self, key: Key, lives: Array) -> AgentState:
         """A new life: a task, an agent that knows nothing, and a budget of experience.
@@ -166,9 +161,9 @@ class Agents:
         lifetime = updates_within(self._agent, budget)
         return AgentState(
             task=task,
-            training=self._trainer(task).init(training_key, lifetime),
+            training=self._learning_agent(task).init(training_key, lifetime),
             validation=acting.init(
-                self._validator(task).acted,
+                self._validator(task).stacked_environment,
                 validation_key,
                 self._config.validation_envs,
                 self.learner.network.state,
@@ -185,22 +180,23 @@ class Agents:
         With a stride below the window's length the life goes on from within the window, of which
         the rest was a look ahead; with one above, it makes more updates after it.
 
-        Whether the life is over then is for the caller to see, from the metrics "steps", "budget"
-        and "finite": a new life is a large program, and seldom needed.
+        The caller checks whether the life is over, from the metrics "steps", "budget" and "finite":
+        a new life is a large program, and seldom needed.
 
         Returns:
             the meta-gradient; the new state; metrics of the updates that the life keeps.
         """
-        window, lived = self._config.window, self._config.updates_per_meta_step
+        window, stride = self._config.window, self._config.updates_per_meta_step
         start = state.training, state.meta_value
-        last, records, metrics = self._updates(eta, state.task, start, min(window, lived))
+        last, records, metrics = self._updates(eta, state.task, start, min(window, stride))
         kept = None
-        if lived < window:
+        if stride < window:
             kept = last
-            last, rest, _ = self._updates(eta, state.task, kept, window - lived)
+            last, rest, _ = self._updates(eta, state.task, kept, window - stride)
             records = _join(records, rest)
         training, meta_value = last
         key, act_key = jax.random.split(state.key)
+        assert state.validation is not None
         actor, validation, _ = self._validator(state.task).act(
             training.learner.params, state.validation, act_key
         )
@@ -209,29 +205,31 @@ class Agents:
             records,
             training.learner,
             meta_value,
-            scaled(self._agent, validation),  # as the rewards that the meta-value function learned
+            scale_rewards(
+                self._agent, validation
+            ),  # as the rewards that the meta-value function learned
             kept[1] if kept else None,
         )
         if kept:
-            training = _with_other_luck(kept[0])
-        if lived > window:
+            training = _with_new_randomness(kept[0])
+        if stride > window:
             last = training, meta_value
-            last, _, more = self._updates(eta, state.task, last, lived - window)
+            last, _, more = self._updates(eta, state.task, last, stride - window)
             (training, meta_value), metrics = last, _join(metrics, more)
         new = dataclasses.replace(
             state, training=training, validation=actor, meta_value=meta_value, key=key
         )
-        return gradient, new, meta_metrics | _average(metrics) | new.standing()
+        return gradient, new, meta_metrics | _average(metrics) | new.status()
 
     def _updates(
         self, eta: Params, task: PyTree, start: tuple[TrainState, MetaValueState], count: int
     ) -> tuple[tuple[TrainState, MetaValueState], Update, Metrics]:
         """Makes updates; returns what they lead to, a record and metrics of each, [count, ...]."""
-        trainer = self._trainer(task)
+        agent = self._learning_agent(task)
 
         def update(carry: tuple, _: None) -> tuple[tuple, tuple[Update, Metrics]]:
             training, meta_value = carry
-            training, batch, episodes = trainer.collect(training)
+            training, batch, episodes = agent.collect(training)
             record = Update(training.learner, batch)
             learner, meta_value, metrics = self.meta_gradient.update(
                 training.learner, meta_value, eta, batch
@@ -243,8 +241,8 @@ class Agents:
         return last, records, metrics
 
 
-def _with_other_luck(training: TrainState) -> TrainState:
-    """The state from which to live through what was looked at ahead.
+def _with_new_randomness(training: TrainState) -> TrainState:
+    """The state with another random key, for the updates that were only a look ahead.
 
     With the same random numbers the next window would mostly see the data that the rule has just
     been fitted to, once for every window that overlaps there.

@@ -14,22 +14,23 @@ import numpy as np
 from discorl.agent.assembly import make_learner
 from discorl.agent.replay import ReplayState
 from discorl.discovery.agents import (
-    Life,
+    AgentState,
     draw_lifetime,
     meta_gradient_of,
     updates_within,
     validation_agent,
 )
 from discorl.discovery.config import DiscoverConfig, Group
-from discorl.discovery.host_windows import Places, Window
+from discorl.discovery.host_windows import Actors, Window
 from discorl.discovery.meta_gradient import Update
 from discorl.envs.host import HostEnvironment
 from discorl.rules import Rule
-from discorl.training.host.trainer import Background, HostTrainer
-from discorl.training.trainer import TrainState, absorb, scaled
+from discorl.training.host.actor_thread import ActorThread
+from discorl.training.host.agent import HostAgent
+from discorl.training.state import TrainState, add_and_sample, scale_rewards
 from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory, UserError
 
-HostLives = tuple[Life, ...]
+HostStates = tuple[AgentState, ...]
 
 
 class HostAgents:
@@ -75,10 +76,10 @@ class HostAgents:
             prepare=environment.prepare,
             mixed_mode=config.mixed_mode,
         )
-        self._trainer = HostTrainer(group.agent, environment, learner)
-        validator = HostTrainer(validation_agent(group.agent, config), environment, learner)
+        self._agent = HostAgent(group.agent, environment, learner)
+        validator = HostAgent(validation_agent(group.agent, config), environment, learner)
         # Of which all others are made: they compile once for all.
-        self._actors = self._trainer.actor(0), validator.actor(0)
+        self._prototypes = self._agent.actor(0), validator.actor(0)
         self.meta_gradient = meta_gradient_of(
             config, group.agent, learner, environment.observation, environment.prepare
         )
@@ -88,11 +89,11 @@ class HostAgents:
         self._differentiate = jax.jit(self.differentiate)
         self._report = jax.jit(self.report)
         self._stack = jax.jit(_stack)
-        self._places: dict[int, Places] = {}
+        self._actors: dict[int, Actors] = {}
 
     # --- pure functions of one agent --------------------------------------------------------------
 
-    def begin(self, key: Key, lives: Array) -> Life:
+    def begin(self, key: Key, lives: Array) -> AgentState:
         """A new life: an agent that knows nothing, and a budget of experience.
 
         Args:
@@ -101,9 +102,9 @@ class HostAgents:
         """
         key, training_key, value_key, budget_key = jax.random.split(key, 4)
         budget = draw_lifetime(budget_key, self._config.lifetimes)
-        lifetime = updates_within(self._trainer.agent, budget)
-        return Life(
-            training=self._trainer.init(training_key, lifetime),
+        lifetime = updates_within(self._agent.config, budget)
+        return AgentState(
+            training=self._agent.init(training_key, lifetime),
             meta_value=self.meta_value.init(value_key),
             key=key,
             budget=budget,
@@ -113,11 +114,11 @@ class HostAgents:
     def update(
         self,
         replay: ReplayState | None,
-        agent: Life,
+        agent: AgentState,
         eta: Params,
         fresh: Trajectory,
         steps: Array,
-    ) -> tuple[ReplayState | None, Life, tuple[Update, Metrics]]:
+    ) -> tuple[ReplayState | None, AgentState, tuple[Update, Metrics]]:
         """Takes in a rollout and makes an update.
 
         Args:
@@ -132,7 +133,7 @@ class HostAgents:
         """
         before = agent.training
         key, replay_key = jax.random.split(before.key)
-        replay, batch = absorb(self._trainer.agent, replay, fresh, replay_key)
+        replay, batch = add_and_sample(self._agent.config, replay, fresh, replay_key)
         learner, meta_value, metrics = self.meta_gradient.update(
             before.learner, agent.meta_value, eta, batch
         )
@@ -143,46 +144,48 @@ class HostAgents:
     def differentiate(
         self,
         eta: Params,
-        agent: Life,
+        agent: AgentState,
         updates: Sequence[Update],
         validation: Trajectory,
-    ) -> tuple[Params, Life, Metrics]:
+    ) -> tuple[Params, AgentState, Metrics]:
         """Pulls the meta-gradient back through a window of updates.
 
         Returns:
             the meta-gradient; the agent; metrics.
         """
-        validation = scaled(self._trainer.agent, validation)  # as the meta-value function learned
+        validation = scale_rewards(
+            self._agent.config, validation
+        )  # as the meta-value function learned
         gradient, meta_value, metrics = self.meta_gradient.differentiate(
             eta, _stack(updates), agent.training.learner, agent.meta_value, validation
         )
         key, _ = jax.random.split(agent.key)
         return gradient, dataclasses.replace(agent, meta_value=meta_value, key=key), metrics
 
-    def report(self, agent: Life, metrics: Sequence[Metrics]) -> Metrics:
+    def report(self, agent: AgentState, metrics: Sequence[Metrics]) -> Metrics:
         """Where an agent's life stands, and the means of its updates' metrics."""
-        life = {"steps": agent.training.steps, **agent.standing()}
+        life = {"steps": agent.training.steps, **agent.status()}
         return jax.tree.map(jnp.mean, _stack(metrics)) | life
 
     # --- the group --------------------------------------------------------------------------------
 
-    def init(self, keys: Key) -> HostLives:
+    def init(self, keys: Key) -> HostStates:
         """Agents at the beginning of their first lives, one for each key."""
         return tuple(self._begin(key, jnp.int32(0)) for key in keys)
 
-    def restart(self, state: HostLives, i: int) -> HostLives:
+    def restart(self, state: HostStates, i: int) -> HostStates:
         """Lets one agent begin a new life, in new environments."""
-        if i in self._places:
-            self._places.pop(i).close()
+        if i in self._actors:
+            self._actors.pop(i).close()
         fresh = self._begin(state[i].key, state[i].lives + 1)
         return (*state[:i], fresh, *state[i + 1 :])
 
     def close(self) -> None:
         """Ends all environments."""
-        while self._places:
-            self._places.popitem()[1].close()
+        while self._actors:
+            self._actors.popitem()[1].close()
 
-    def meta_step(self, eta: Params, state: HostLives) -> tuple[Params, HostLives, Metrics]:
+    def meta_step(self, eta: Params, state: HostStates) -> tuple[Params, HostStates, Metrics]:
         """Every agent lives on for a window of updates, which is then differentiated.
 
         With a stride above the window's length it makes more updates after that.
@@ -198,12 +201,12 @@ class HostAgents:
             EnvironmentFailure: an environment failed; the state is as it was.
         """
         try:
-            return self._live_on(eta, self._open(state))
+            return self._meta_step(eta, self._open(state))
         except BaseException:
             self.close()  # some are in the middle of what nobody will ask for
             raise
 
-    def _live_on(self, eta: Params, windows: list[Window]) -> tuple[Params, HostLives, Metrics]:
+    def _meta_step(self, eta: Params, windows: list[Window]) -> tuple[Params, HostStates, Metrics]:
         for window in windows:
             window.act()
         for left in reversed(range(self._config.window)):
@@ -214,9 +217,9 @@ class HostAgents:
                 else:
                     window.act_for_validation()
         between = self._config.updates_per_meta_step - self._config.window
-        judged: list[tuple[Params, Metrics]] = []
+        validated: list[tuple[Params, Metrics]] = []
         for window in windows:
-            judged.append(self._judge(window, eta))
+            validated.append(self._validate(window, eta))
             if between:
                 window.act()
         for left in reversed(range(between)):
@@ -224,14 +227,14 @@ class HostAgents:
                 self._learn(window, eta)
                 if left:
                     window.act()
-        lived = [
+        reports = [
             self._report(window.agent, window.metrics) | window.returns() for window in windows
         ]
-        gradients, of_validation, of_life = self._stack(
-            [(*answer, life) for answer, life in zip(judged, lived, strict=True)]
+        gradients, of_validation, of_updates = self._stack(
+            [(*answer, report) for answer, report in zip(validated, reports, strict=True)]
         )
         agents = tuple(_with_replay(window.agent, window.replay) for window in windows)
-        return gradients, agents, of_validation | of_life
+        return gradients, agents, of_validation | of_updates
 
     def _learn(self, window: Window, eta: Params) -> Update:
         """An update on the rollout that was asked for, and its record."""
@@ -243,8 +246,8 @@ class HostAgents:
         window.episodes += rollout.episodes
         return record
 
-    def _judge(self, window: Window, eta: Params) -> tuple[Params, Metrics]:
-        """The meta-gradient, and metrics of the data that the agent is judged on."""
+    def _validate(self, window: Window, eta: Params) -> tuple[Params, Metrics]:
+        """The meta-gradient, and metrics of the validation data."""
         validation = window.rollout_for_validation().trajectory
         gradient, window.agent, metrics = self._differentiate(
             eta, window.agent, window.updates, validation
@@ -252,37 +255,37 @@ class HostAgents:
         window.updates.clear()
         return gradient, metrics
 
-    def _open(self, state: HostLives) -> list[Window]:
+    def _open(self, state: HostStates) -> list[Window]:
         """Windows of all agents, whose environments have started."""
-        starting: list[Places] = []
+        starting: list[Actors] = []
         for i, agent in enumerate(state):
-            if i not in self._places:
-                self._places[i] = self._start(i, agent)
-                starting.append(self._places[i])
-        for places in starting:
-            places.training.wait()
-            places.validation.wait()
+            if i not in self._actors:
+                self._actors[i] = self._start(i, agent)
+                starting.append(self._actors[i])
+        for actors in starting:
+            actors.training.wait()
+            actors.validation.wait()
         return [
             # Replay is written in place from here on, and the state must outlive a failure.
             Window(
-                self._places[i],
+                self._actors[i],
                 _with_replay(agent, None),
                 jax.tree.map(jnp.copy, agent.training.replay),
             )
             for i, agent in enumerate(state)
         ]
 
-    def _start(self, i: int, agent: Life) -> Places:
+    def _start(self, i: int, agent: AgentState) -> Actors:
         """Environments whose seeds no other life has, nor the same one once it is resumed."""
         lives, updates = int(agent.lives), int(agent.training.learner.updates)
         entropy = [self._config.seed, self._number, i, lives, updates]
         seeds = np.random.SeedSequence(entropy).generate_state(2).tolist()
         params = agent.training.learner.params
-        actors = zip(self._actors, seeds, strict=True)
-        return Places(*(Background(actor.again(seed), params) for actor, seed in actors))
+        pairs = zip(self._prototypes, seeds, strict=True)
+        return Actors(*(ActorThread(actor.with_seed(seed), params) for actor, seed in pairs))
 
 
-def _with_replay(agent: Life, replay: ReplayState | None) -> Life:
+def _with_replay(agent: AgentState, replay: ReplayState | None) -> AgentState:
     return dataclasses.replace(agent, training=dataclasses.replace(agent.training, replay=replay))
 
 

@@ -7,9 +7,10 @@ from discorl.agent.assembly import make_learner
 from discorl.agent.config import AgentConfig
 from discorl.envs.host import HostEnvironment
 from discorl.rules import Rule
-from discorl.training.host.trainer import Background, HostTrainer, acting_key
-from discorl.training.trainer import TrainState
-from discorl.types import Key, Params
+from discorl.training.host.actor_thread import ActorThread
+from discorl.training.host.agent import HostAgent, acting_key
+from discorl.training.state import TrainState
+from discorl.types import Key, Params, PyTree
 
 _ENVIRONMENTS = 0xE2F  # sets the seeds of environments apart from the agent's keys
 
@@ -29,18 +30,16 @@ class HostScoring:
             environment.observation,
             prepare=environment.prepare,
         )
-        self._trainer = HostTrainer(agent, environment, learner)
-        self._actor = self._trainer.actor(0)
-        self._begin = jax.jit(self._trainer.init)
-        self._learn = jax.jit(self._trainer.learn, donate_argnums=0)
+        self._agent = HostAgent(agent, environment, learner)
+        self._actor = self._agent.actor(0)
+        self._begin = jax.jit(self._agent.init)
+        self._learn = jax.jit(self._agent.learn, donate_argnums=0)
 
-    def run(
-        self, environment: HostEnvironment, keys: Key, eta: Params, updates: int
-    ) -> dict[str, np.ndarray]:
+    def run(self, task: PyTree, keys: Key, eta: Params, updates: int) -> dict[str, np.ndarray]:
         """Trains an agent for each key.
 
         Args:
-            environment: the one that this was made for.
+            task: (), for the environment is the one that this was made for.
             keys: [S], random keys; the seeds of the environments are theirs, too.
             eta: the rule's parameters.
             updates: of each agent.
@@ -51,14 +50,14 @@ class HostScoring:
         Raises:
             EnvironmentFailure: an environment failed.
         """
-        del environment
+        del task
         agents = [self._begin(key, updates) for key in keys]
         table = {name: np.zeros((len(agents), updates)) for name in ("return", "episodes")}
-        actors: list[Background] = []
+        actors: list[ActorThread] = []
         try:
             for key, agent in zip(keys, agents, strict=True):
                 seed = int(jax.random.bits(jax.random.fold_in(key, _ENVIRONMENTS)))
-                actors.append(Background(self._actor.again(seed), agent.learner.params))
+                actors.append(ActorThread(self._actor.with_seed(seed), agent.learner.params))
             for actor, agent in zip(actors, agents, strict=True):
                 actor.wait()
                 _ask(actor, agent)
@@ -82,5 +81,5 @@ class HostScoring:
         return table
 
 
-def _ask(actor: Background, agent: TrainState) -> None:
+def _ask(actor: ActorThread, agent: TrainState) -> None:
     actor.ask(agent.learner.params, acting_key(agent.key))

@@ -1,4 +1,4 @@
-"""Where an agent on the host acts, and how it is followed through a window of updates."""
+"""The actors of an agent on the host, and its way through a window of updates."""
 
 import dataclasses
 
@@ -6,20 +6,21 @@ import jax
 import numpy as np
 
 from discorl.agent.replay import ReplayState
-from discorl.discovery.agents import Life
+from discorl.discovery.agents import AgentState
 from discorl.discovery.meta_gradient import Update
 from discorl.training.host.acting import Rollout
+from discorl.training.host.actor_thread import ActorThread
+from discorl.training.host.agent import acting_key
 from discorl.training.host.rollout import Episode
-from discorl.training.host.trainer import Background, acting_key
 from discorl.types import Metrics
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
-    """Where an agent acts in one of its lives."""
+class Actors:
+    """Act for an agent in one of its lives."""
 
-    training: Background
-    validation: Background
+    training: ActorThread
+    validation: ActorThread
 
     def close(self) -> None:
         """Ends the environments."""
@@ -31,8 +32,8 @@ class Places:
 class Window:
     """An agent while it lives on, and what is recorded of it."""
 
-    places: Places
-    agent: Life  # without its replay
+    actors: Actors
+    agent: AgentState  # without its replay
     replay: ReplayState | None
     updates: list[Update] = dataclasses.field(default_factory=list)
     metrics: list[Metrics] = dataclasses.field(default_factory=list)  # also of updates after it
@@ -41,20 +42,20 @@ class Window:
     def act(self) -> None:
         """Has the next rollout begun, with the newest parameters."""
         training = self.agent.training
-        self.places.training.ask(training.learner.params, acting_key(training.key))
+        self.actors.training.ask(training.learner.params, acting_key(training.key))
 
     def act_for_validation(self) -> None:
-        """Has the rollout begun on which the agent is judged."""
+        """Has the rollout begun for validation."""
         _, key = jax.random.split(self.agent.key)
-        self.places.validation.ask(self.agent.training.learner.params, key)
+        self.actors.validation.ask(self.agent.training.learner.params, key)
 
     def rollout(self) -> Rollout:
         """The rollout that was asked for."""
-        return _result(self.places.training)
+        return _result(self.actors.training)
 
     def rollout_for_validation(self) -> Rollout:
-        """The rollout on which the agent is judged."""
-        return _result(self.places.validation)
+        """The rollout for validation."""
+        return _result(self.actors.validation)
 
     def returns(self) -> dict[str, float]:
         """Metrics of the finished episodes: NaN where there are none."""
@@ -67,7 +68,7 @@ class Window:
         }
 
 
-def _result(background: Background) -> Rollout:
-    rollout = background.wait()
+def _result(thread: ActorThread) -> Rollout:
+    rollout = thread.wait()
     assert rollout is not None
     return rollout

@@ -58,9 +58,9 @@ class Imitators(Agents):
         Returns:
             the gradient of the distance between the targets; the new state; metrics.
         """
-        trainer = self._trainer(state.task)
-        training, batch, episodes = trainer.collect(state.training)
-        batch = frames.with_stacks(batch, trainer.agent.frame_stack)
+        agent = self._learning_agent(state.task)
+        training, batch, episodes = agent.collect(state.training)
+        batch = frames.with_stacks(batch, agent.config.frame_stack)
 
         def distance(eta: Params) -> tuple[Array, tuple]:
             learner, metrics = self.learner.update(training.learner, eta, batch)

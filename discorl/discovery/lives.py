@@ -17,7 +17,8 @@ from discorl.agent.config import AgentConfig
 from discorl.agent.optimiser import with_learning_rate
 from discorl.envs.families import Family, Split
 from discorl.rules.base import Rule
-from discorl.training.trainer import Trainer, TrainState
+from discorl.training.compiled.agent import CompiledAgent
+from discorl.training.state import TrainState
 from discorl.types import Array, Key, Params, PyTree, validation
 
 BINS = 20  # parts of equal length in which the returns of a life are reported
@@ -141,10 +142,10 @@ class Lives:
         """
 
         def begin(task: PyTree, key: Key, rate: Array) -> TrainState:
-            return with_learning_rate(self._trainer(task).init(key, updates), rate)
+            return with_learning_rate(self._compiled_agent(task).init(key, updates), rate)
 
         def update(eta: Params, task: PyTree, state: TrainState) -> tuple[TrainState, Array, Array]:
-            state, metrics = self._trainer(task).update(state, eta)
+            state, metrics = self._compiled_agent(task).update(state, eta)
             count = metrics["episodes"]
             total = jnp.where(count > 0, metrics["return"] * count, 0)
             return state, total, count
@@ -161,8 +162,8 @@ class Lives:
         carry = jax.lax.fori_loop(0, updates, body, (state, empty, empty))
         return carry[1].T, carry[2].T
 
-    def _trainer(self, task: PyTree) -> Trainer:
-        return Trainer(self._agent, self.family.environment(task), self._learner)
+    def _compiled_agent(self, task: PyTree) -> CompiledAgent:
+        return CompiledAgent(self._agent, self.family.environment(task), self._learner)
 
     def _axes(self, tasks: PyTree) -> PyTree:
         """The axis of the lives in every leaf of a state; None for what all lives share.
@@ -170,7 +171,7 @@ class Lives:
         All write into replay at the same place, which turns a scatter into a copy.
         """
         task = jax.tree.map(lambda x: x[0], tasks)
-        state = jax.eval_shape(self._trainer(task).init, jax.random.key(0), 1)
+        state = jax.eval_shape(self._compiled_agent(task).init, jax.random.key(0), 1)
         axes = jax.tree.map(lambda _: 0, state)
         if axes.replay is not None:
             replay = dataclasses.replace(axes.replay, position=None, size=None)

@@ -30,8 +30,8 @@ class PopulationState:
 
     eta: Params
     eta_ema: Params  # moving average of eta over the meta-steps: what discovery hands out
-    # Compiled groups: AgentState, every leaf [agents of the group, ...]; on the host: a tuple of
-    # their agents' Life.
+    # Compiled groups: an AgentState, every leaf [agents of the group, ...]; on the host: a tuple of
+    # one AgentState for each agent.
     groups: tuple[PyTree, ...]
     optimizers: PyTree  # with one Adam an agent, every leaf [agents, ...]
     dropped: Array  # [agents] int32, meta-gradients left out so far

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Hashable
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +16,9 @@ from discorl.discovery.host_scoring import HostScoring
 from discorl.envs import Environment, HostEnvironment, references
 from discorl.envs.families import Member
 from discorl.rules import Rule
+from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.config import LONGEST_CALL
-from discorl.training.trainer import Trainer, TrainState
+from discorl.training.state import TrainState
 from discorl.types import Array, Key, Metrics, Params, PyTree
 
 # Share of the updates, at their end, that count: more than the tenth that training reports, for
@@ -53,16 +53,15 @@ class Scoring:
         self._updates = config.evaluate_updates
         self._keys = jax.random.split(key, config.evaluate_seeds)
         self._environments: dict[str, Environment | HostEnvironment] = {}
-        self._programs: dict[str, Any] = {}  # a _Program or a HostScoring
-        programs: dict[Hashable, Any] = {}
+        self._programs: dict[str, CompiledScoring | HostScoring] = {}
+        programs: dict[Hashable, CompiledScoring | HostScoring] = {}
         for name, (env, agent) in config.tasks().items():
             environment = envs.make(env)
             # Members of one family differ in numbers only: one program serves them all.
             shape = environment.family if isinstance(environment, Member) else env
             kind = (shape, agent)
             if kind not in programs:
-                make = HostScoring if isinstance(environment, HostEnvironment) else _Program
-                programs[kind] = make(agent, environment, rule)
+                programs[kind] = _make_scoring(agent, environment, rule)
             self._environments[name] = environment
             self._programs[name] = programs[kind]
 
@@ -74,35 +73,44 @@ class Scoring:
         """
         returns, scores = {}, {}
         for name, environment in self._environments.items():
-            metrics = self._programs[name].run(environment, self._keys, eta, self._updates)
+            metrics = self._programs[name].run(_task(environment), self._keys, eta, self._updates)
             returns[name] = _last_return(metrics)
             scores[name] = _normalise(environment, returns[name])
         return Score(returns, scores)
 
 
-class _Program:
+def _make_scoring(
+    agent: AgentConfig, environment: Environment | HostEnvironment, rule: Rule
+) -> "CompiledScoring | HostScoring":
+    if isinstance(environment, HostEnvironment):
+        return HostScoring(agent, environment, rule)
+    return CompiledScoring(agent, environment, rule)
+
+
+class CompiledScoring:
     """Training from scratch in one shape of environment, compiled once."""
 
     def __init__(self, agent: AgentConfig, environment: Environment, rule: Rule) -> None:
-        _, assemble = _take_apart(environment)
+        assemble = (
+            environment.family.environment
+            if isinstance(environment, Member)
+            else (lambda task: environment)
+        )
         learner = make_learner(agent, rule, environment.num_actions, environment.observation)
 
         def begin(task: PyTree, key: Key, lifetime: Array) -> TrainState:
-            return Trainer(agent, assemble(task), learner).init(key, lifetime)
+            return CompiledAgent(agent, assemble(task), learner).init(key, lifetime)
 
         def go_on(
             task: PyTree, state: TrainState, eta: Params, count: Array
         ) -> tuple[TrainState, Metrics]:
-            return Trainer(agent, assemble(task), learner).run(state, eta, count)
+            return CompiledAgent(agent, assemble(task), learner).run(state, eta, count)
 
         self._begin = jax.jit(jax.vmap(begin, in_axes=(None, 0, None)))
         self._go_on = jax.jit(jax.vmap(go_on, in_axes=(None, 0, None, None)), donate_argnums=1)
 
-    def run(
-        self, environment: Environment, keys: Key, eta: Params, updates: int
-    ) -> dict[str, np.ndarray]:
+    def run(self, task: PyTree, keys: Key, eta: Params, updates: int) -> dict[str, np.ndarray]:
         """Trains an agent for each key; returns metrics of every update, [S, updates]."""
-        task, _ = _take_apart(environment)
         state = self._begin(task, keys, jnp.int32(updates))
         parts = []
         for done in range(0, updates, LONGEST_CALL):
@@ -113,11 +121,9 @@ class _Program:
         return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
 
 
-def _take_apart(environment: Environment) -> tuple[PyTree, Callable[[PyTree], Environment]]:
-    """The numbers of an environment, and how to put it together from them."""
-    if isinstance(environment, Member):
-        return environment.parameters, environment.family.environment
-    return (), lambda task: environment
+def _task(environment: Environment | HostEnvironment) -> PyTree:
+    """What tells a member of a family from the others; () for any other environment."""
+    return environment.parameters if isinstance(environment, Member) else ()
 
 
 def _last_return(metrics: dict[str, np.ndarray]) -> float:

@@ -2,11 +2,10 @@
 
 A name is one of the built-in environments, an item of a suite from another package
 (`gymnax:Breakout-MinAtar`, see `discorl.envs.suites`), or an environment of one's own
-(`package.module:factory`, see `discorl.envs.own`).
+(`package.module:factory`, see `discorl.envs.factories`).
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from discorl.envs import suites
 from discorl.envs.base import Environment, Reference, Step
@@ -14,7 +13,7 @@ from discorl.envs.catch import Catch
 from discorl.envs.families import REGISTRY as FAMILIES
 from discorl.envs.families import MemberConstructor, refuse_ranges_of_sizes
 from discorl.envs.host.base import HostEnvironment
-from discorl.envs.suites import SUITES, UNAVAILABLE
+from discorl.envs.suites import SUITES, UNAVAILABLE, Kind
 from discorl.types import UserError, imports, specs
 
 __all__ = [
@@ -26,14 +25,16 @@ __all__ = [
     "HostEnvironment",
     "Reference",
     "Step",
+    "kind_of",
     "make",
+    "name_of",
 ]
 
 REGISTRY: dict[str, Callable[..., Environment]] = {"catch": Catch}
 REGISTRY |= {name: MemberConstructor(family) for name, family in FAMILIES.items()}
 
 
-def make(environment: str | Environment | HostEnvironment) -> Any:
+def make(environment: str | Environment | HostEnvironment) -> Environment | HostEnvironment:
     """Builds the environment that a text such as `catch:rows=8,columns=8` names.
 
     Args:
@@ -57,9 +58,9 @@ def make(environment: str | Environment | HostEnvironment) -> Any:
     if spec.name in SUITES:
         return SUITES[spec.name].make(spec.item, **spec.parameters)
     if imports.found(spec):
-        from discorl.envs import own  # here, since most names are not of one's own
+        from discorl.envs import factories  # here, since most names need none
 
-        return own.make(spec)
+        return factories.make(spec)
     plugins = suites.plugins()
     if spec.name in plugins:
         return plugins[spec.name].make(spec.item, **spec.parameters)
@@ -72,3 +73,23 @@ def make(environment: str | Environment | HostEnvironment) -> Any:
     raise UserError(
         f"no environment {spec.name!r}; {known}; or package.module:factory for one of your own"
     )
+
+
+def name_of(environment: Environment | HostEnvironment) -> str:
+    """The name under which a run records an environment that it was given as an object."""
+    name = getattr(environment, "name", None)
+    kind = type(environment)
+    return name if isinstance(name, str) else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def kind_of(environment: str | Environment | HostEnvironment) -> Kind:
+    """Whether an environment is in JAX ("native") or on the host ("host").
+
+    Raises:
+        UserError: there is no such environment; see `make`.
+    """
+    if isinstance(environment, str):
+        suite = SUITES.get(specs.parse(environment).name)
+        if suite is not None:  # which need not be installed
+            return suite.kind
+    return "host" if isinstance(make(environment), HostEnvironment) else "native"

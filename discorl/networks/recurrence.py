@@ -43,10 +43,10 @@ def unroll(recurrence: Recurrence, params: Params, trajectory: Trajectory) -> Py
     Returns:
         features of all moments, [T+1, B, ...].
     """
-    if len(jax.tree.leaves(trajectory.core)) != len(jax.tree.leaves(recurrence.state)):
+    if len(jax.tree.leaves(trajectory.recurrent_state)) != len(jax.tree.leaves(recurrence.state)):
         raise UserError(
-            "the network remembers, but the trajectory does not say what it remembered at its "
-            f"start: `core` is {trajectory.core}; expected leaves [1, B, ...] of "
+            "the network is recurrent, but the trajectory does not hold its state at the start: "
+            f"`recurrent_state` is {trajectory.recurrent_state}; expected leaves [1, B, ...] of "
             f"{recurrence.state}"
         )
     begins = trajectory.begins()
@@ -60,7 +60,7 @@ def unroll(recurrence: Recurrence, params: Params, trajectory: Trajectory) -> Py
         features, state = recurrence.step(params, inputs, forget(state, begins))
         return state, features
 
-    start = jax.tree.map(lambda x: x[0], trajectory.core)
+    start = jax.tree.map(lambda x: x[0], trajectory.recurrent_state)
     first = jax.tree.map(lambda x: x[0], (inputs, begins))
     # What was stored may be of another precision than what the parameters make of it.
     like = jax.eval_shape(step, start, first)[0]

@@ -1,4 +1,4 @@
-"""The standard agent network: a torso, a core, heads, and a model of each action's effects."""
+"""The standard network: a torso, an optional LSTM, heads, and a model of each action's effects."""
 
 import dataclasses
 import math
@@ -71,8 +71,8 @@ class _Standard:
         params["torso"] = init_mlp(mlp_key, features, self.hidden)
         width = self.hidden[-1] if self.hidden else features
         if self.lstm:
-            core_key = jax.random.fold_in(torso_key, 1)
-            params["core"] = init_linear(core_key, width + self.lstm, 4 * self.lstm)
+            lstm_key = jax.random.fold_in(torso_key, 1)
+            params["lstm"] = init_linear(lstm_key, width + self.lstm, 4 * self.lstm)
             width = self.lstm
         names = sorted(self.spec.state)
         params["head"] = {
@@ -115,8 +115,8 @@ class _Standard:
         return mlp(params["torso"], self._encode(params, observation, dtype))
 
     def core_inputs(self, params: Params, observation: PyTree) -> Array:
-        """What observations bring to the gates of the core: [N, 4 lstm]."""
-        layer = params["core"]
+        """What observations bring to the gates of the LSTM: [N, 4 lstm]."""
+        layer = params["lstm"]
         return self._embed(params, observation) @ layer["w"][: -self.lstm] + layer["b"]
 
     def core_step(
@@ -124,11 +124,11 @@ class _Standard:
     ) -> tuple[Array, tuple[Array, Array]]:
         """The hidden state is both what the heads read and, with the cell, what is remembered."""
         hidden, cell = state
-        state = lstm_step(inputs + hidden @ params["core"]["w"][-self.lstm :], cell)
+        state = lstm_step(inputs + hidden @ params["lstm"]["w"][-self.lstm :], cell)
         return state[0], state
 
     def observe(self, params: Params, observation: PyTree) -> tuple[Outputs, PyTree]:
-        """Reads the core's features in place of observations, if there is a core."""
+        """Reads features of the LSTM in place of observations, if there is one."""
         embedding = observation if self.lstm else self._embed(params, observation)
         outputs = {
             name: linear(params["head"][name], embedding).reshape(-1, *shape)
@@ -189,7 +189,7 @@ def standard(
     Observations are flattened and concatenated; images first go through a residual convolutional
     encoder. An MLP follows, with linear heads for the state outputs. The action outputs come from
     one LSTM step for each action out of the torso's embedding, and an MLP head for each output. An
-    optional LSTM core stands between the torso and everything else.
+    optional LSTM stands between the torso and everything else.
 
     Args:
         spec: the rule's outputs.

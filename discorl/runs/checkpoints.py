@@ -69,14 +69,16 @@ def save(path: str | os.PathLike[str], tree: PyTree) -> None:
     write_atomically(path, write)
 
 
-def restore(path: str | os.PathLike[str], template: PyTree) -> PyTree:
-    """Reads a tree back.
+def restore(path: str | os.PathLike[str], template: PyTree, part: str = "") -> PyTree:
+    """Reads a tree back, or a part of it.
 
     Args:
         path: a file that `save` wrote.
         template: a tree like the one saved; leaves may be `jax.ShapeDtypeStruct`. A leaf comes
             back as the kind the template has there: numpy, Python number, or else a jax array,
             placed like the template's if that was placed on purpose.
+        part: path to the part that the template is like, such as `.learner.params`; by default the
+            whole tree. Nothing else is read.
 
     Returns:
         the saved tree, with the template's structure.
@@ -86,12 +88,15 @@ def restore(path: str | os.PathLike[str], template: PyTree) -> PyTree:
         UserError: it can, but holds another tree than the template's.
     """
     path = Path(path)
-    leaves, structure = _named_leaves(template)
+    leaves, structure = _named_leaves(template, part)
     specs = {name: _spec(name, leaf) for name, leaf in leaves.items()}
     with contextlib.ExitStack() as stack:
         with _damage_reported(path):
             archive = stack.enter_context(zipfile.ZipFile(path))
             found = _read_manifest(archive)
+        if part:
+            within = (part + "[", part + ".")
+            found = {n: x for n, x in found.items() if n == part or n.startswith(within)}
         _check_same_tree(path, found, {name: str(spec) for name, spec in specs.items()})
         restored = []
         for name, leaf in leaves.items():
@@ -101,9 +106,9 @@ def restore(path: str | os.PathLike[str], template: PyTree) -> PyTree:
     return jax.tree_util.tree_unflatten(structure, restored)
 
 
-def _named_leaves(tree: PyTree) -> tuple[dict[str, Any], jax.tree_util.PyTreeDef]:
+def _named_leaves(tree: PyTree, prefix: str = "") -> tuple[dict[str, Any], jax.tree_util.PyTreeDef]:
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
-    named = {jax.tree_util.keystr(path) or "leaf": leaf for path, leaf in leaves}
+    named = {prefix + jax.tree_util.keystr(path) or "leaf": leaf for path, leaf in leaves}
     if len(named) != len(leaves):
         raise ValueError("two leaves of the tree have the same path; give its keys distinct reprs")
     return named, structure

@@ -171,7 +171,7 @@ class Run:
         for superfluous in self.checkpoint_updates()[:-keep]:
             self._checkpoint(superfluous).unlink()
 
-    def restore(self, template: PyTree) -> tuple[int, PyTree] | None:
+    def restore(self, template: PyTree, part: str = "") -> tuple[int, PyTree] | None:
         """Goes back to the newest checkpoint that reads back whole.
 
         Later metrics are cut off, unless the run is open for reading only. A damaged checkpoint is
@@ -179,6 +179,7 @@ class Run:
 
         Args:
             template: a tree like the saved state, see `checkpoints.restore`.
+            part: path to the part of the state that the template is like; by default all of it.
 
         Returns:
             the checkpoint's update and state, or None if the run has no checkpoint yet.
@@ -189,7 +190,7 @@ class Run:
         damages = []
         for update in reversed(self.checkpoint_updates()):
             try:
-                state = checkpoints.restore(self._checkpoint(update), template)
+                state = checkpoints.restore(self._checkpoint(update), template, part)
             except checkpoints.DamagedCheckpoint as error:
                 damages.append(str(error))
                 continue

@@ -1,4 +1,4 @@
-"""Putting trainers together, from settings or from an existing run."""
+"""Making trainers, from settings or from an existing run."""
 
 import dataclasses
 from pathlib import Path
@@ -8,42 +8,43 @@ import jax.numpy as jnp
 
 from discorl import envs, rules
 from discorl.agent.assembly import NetworkFactory, make_learner
-from discorl.agent.optimiser import with_learning_rate
-from discorl.envs import Environment, conformance
-from discorl.envs.host import HostEnvironment
+from discorl.envs import Environment, HostEnvironment, conformance
 from discorl.runs import Run, config_of
+from discorl.training.compiled.trainer import CompiledTrainer, ProgramCache
 from discorl.training.config import TrainConfig
 from discorl.training.host.trainer import HostTrainer
-from discorl.training.trainer import Programs, Trainer, TrainState
-from discorl.types import Params, UserError
+from discorl.training.trainer import Trainer
+from discorl.types import UserError
 
 RULE_FILE = "rule.npz"  # in a run directory: its copy of the learned rule
 
 
-def build(
+def make_trainer(
     config: TrainConfig,
-    environment: Environment | HostEnvironment,
+    environment: Environment | HostEnvironment | None = None,
+    *,
     network: NetworkFactory | None = None,
-    rule_file: Path | None = None,
     rule: rules.Given | None = None,
-) -> tuple[Trainer | HostTrainer, Params]:
-    """Puts a trainer together from its settings.
+    rule_file: Path | None = None,
+    programs: ProgramCache | None = None,
+) -> Trainer:
+    """Makes the trainer of a run.
 
     Args:
         config: the settings.
-        environment: the task.
+        environment: an environment of your own, in place of the one that the settings name.
         network: makes a network from the rule's outputs and the observation's shapes; by default
             the standard one.
-        rule_file: file of the rule, in place of where `config` would have it looked for.
-        rule: a rule as an object, in place of the one that `config` names.
-
-    Returns:
-        the trainer; the rule's parameters.
+        rule: a rule as an object, in place of the one that the settings name.
+        rule_file: file of the rule, in place of where the settings would have it looked for.
+        programs: compiled for other runs; this one may share them, and adds its own.
 
     Raises:
         UserError: the environment is not what it declares to be, or a setting does not go with it
             or with the rule.
     """
+    if environment is None:
+        environment = envs.make(config.env)
     check_environment(environment, config.env)
     built, eta = rules.load(
         rule or config.rule,
@@ -52,23 +53,18 @@ def build(
         discount=config.agent.discount,
     )
     agent = dataclasses.replace(config.agent, discount=built.discount)  # `ppo:discount=0.9` wins
-    learner = make_learner(
-        agent,
-        built,
-        environment.num_actions,
-        environment.observation,
-        network=network,
-        prepare=environment.prepare if isinstance(environment, HostEnvironment) else None,
-    )
+    shapes = environment.num_actions, environment.observation
     eta = jax.tree.map(jnp.asarray, eta)
     if not isinstance(environment, HostEnvironment):
-        return Trainer(agent, environment, learner), eta
+        learner = make_learner(agent, built, *shapes, network=network)
+        return CompiledTrainer(config, agent, environment, learner, eta, programs)
     if config.seeds > 1:
         raise UserError(
             f"seeds is {config.seeds}; expected 1: {config.env} runs on the host, where a run "
             "trains one agent; start one run for each seed"
         )
-    return HostTrainer(agent, environment, learner), eta
+    learner = make_learner(agent, built, *shapes, network=network, prepare=environment.prepare)
+    return HostTrainer(config, agent, environment, learner, eta)
 
 
 def check_environment(environment: Environment | HostEnvironment, name: str) -> None:
@@ -89,41 +85,24 @@ def check_environment(environment: Environment | HostEnvironment, name: str) -> 
             )
 
 
-def initial_state(
-    config: TrainConfig, trainer: Trainer | HostTrainer, programs: Programs | None = None
-) -> TrainState:
-    """The state before the first update; with several seeds, every leaf has a leading axis.
-
-    Args:
-        config: the run's settings.
-        trainer: the agents' training.
-        programs: those compiled so far.
-    """
-    seeds = range(config.seed, config.seed + config.seeds)
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    if isinstance(trainer, HostTrainer):
-        return jax.jit(trainer.init)(keys[0], config.updates)
-    init = (programs or Programs()).init(config, trainer)
-    state = init(keys if len(keys) > 1 else keys[0])
-    return with_learning_rate(state, config.agent.optimiser.learning_rate)
-
-
-def reopen(
+def load_trainer(
     run: Run,
-    environment: Environment | HostEnvironment | None,
-    network: NetworkFactory | None,
+    environment: Environment | HostEnvironment | None = None,
+    network: NetworkFactory | None = None,
     rule: rules.Given | None = None,
-) -> tuple[TrainConfig, Trainer | HostTrainer, Params]:
-    """Puts the trainer of an existing run together again.
+    programs: ProgramCache | None = None,
+) -> Trainer:
+    """Makes the trainer of an existing run again.
 
     Args:
         run: the run.
-        environment: the environment, if the run was given one of its own.
+        environment: the environment, if the run was given one as an object.
         network: the network, likewise.
         rule: the rule, likewise.
+        programs: compiled for other runs.
 
     Raises:
-        UserError: the run is of another kind or version, or needs something of its own.
+        UserError: the run is of another kind or version, or needs an object that is not given.
     """
     if run.kind != "train":
         raise UserError(f"{run.path} holds a run of `{run.kind}`; expected one of `train`")
@@ -138,6 +117,11 @@ def reopen(
     config = config_of(run, TrainConfig, settings)
     kept = run.path / RULE_FILE
     rule_file = kept if kept.exists() else None
-    environment = environment or envs.make(config.env)
-    trainer, eta = build(config, environment, network, rule_file, rule)
-    return config, trainer, eta
+    return make_trainer(
+        config,
+        environment,
+        network=network,
+        rule=rule,
+        rule_file=rule_file,
+        programs=programs,
+    )

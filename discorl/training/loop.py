@@ -23,12 +23,14 @@ from discorl.runs.interrupts import interrupts
 from discorl.runs.metrics import RECENT, as_columns, as_rows, recent_return
 from discorl.runs.progress import Progress
 from discorl.training import capacity
-from discorl.training.assembly import RULE_FILE, build, initial_state, reopen
+from discorl.training.assembly import RULE_FILE, load_trainer, make_trainer
+from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import LONGEST_CALL, TrainConfig, configure
-from discorl.training.host.trainer import HostProgram, HostTrainer
 from discorl.training.result import TrainResult, row_of
-from discorl.training.trainer import CompiledProgram, Program, Programs, Trainer, TrainState
-from discorl.types import Params
+from discorl.training.state import TrainState
+from discorl.training.trainer import Trainer
+from discorl.training.warm_start import start_from
+from discorl.types import UserError
 
 CALL_SECONDS = 1.0  # how long a call should take, so that progress shows and Ctrl-C is heard
 
@@ -38,11 +40,12 @@ def train(
     *,
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    start: str | os.PathLike[str] | None = None,
     rule: rules.Given | None = None,
     environment: Environment | HostEnvironment | None = None,
     network: NetworkFactory | None = None,
     on_rows: Callable[[list[dict[str, float]]], None] | None = None,
-    programs: Programs | None = None,
+    programs: ProgramCache | None = None,
     **settings: Any,
 ) -> TrainResult:
     """Trains agents.
@@ -50,7 +53,9 @@ def train(
     Args:
         config: all settings; or else give them one by one.
         out: the run directory to make; None keeps nothing on disk.
-        resume: a run directory to go on with, in place of settings.
+        resume: a run directory to continue, in place of settings.
+        start: directory of a training run whose network parameters the new run starts from. The
+            optimiser and replay start fresh.
         rule: the rule: a text that names it, or a rule of your own, with its parameters as a pair
             (`(MyRule(), eta)`) or without, which makes new ones.
         environment: an environment of your own, in place of one by name.
@@ -71,43 +76,45 @@ def train(
     if isinstance(rule, str):
         settings["rule"] = rule
     check_source(config, settings, out=out, resume=resume)
+    if resume is not None and start is not None:
+        raise UserError("a resumed run has its own parameters: give either resume or start")
     compilation.enable_cache()
+    if environment is not None or network is not None:
+        programs = None  # which are told apart by names
     with contextlib.ExitStack() as stack:
         run = None
         if resume is not None:
             run = stack.enter_context(Run.open(resume))
-            config, trainer, eta = reopen(run, environment, network, own_rule)
+            trainer = load_trainer(run, environment, network, own_rule, programs)
         else:
             if config is None:
                 config = configure(**settings | ({} if own_rule is None else {"rule": own_rule}))
             elif own_rule is not None:
                 config = dataclasses.replace(config, rule=rules.text_of(own_rule))
-            trainer, eta = build(
-                config, environment or envs.make(config.env), network, rule=own_rule
+            if environment is not None:
+                config = dataclasses.replace(config, env=envs.name_of(environment))
+            trainer = make_trainer(
+                config, environment, network=network, rule=own_rule, programs=programs
             )
-        template = jax.eval_shape(lambda: initial_state(config, trainer))
-        capacity.check_replay(config, template.replay)
+        template = jax.eval_shape(trainer.init)
+        capacity.check_replay(trainer.config, template.replay)
+        first = None if start is None else start_from(trainer, start)
         if out is not None:
-            run = stack.enter_context(_create(out, config, environment, network, own_rule))
-            if not (run.path / RULE_FILE).exists() and jax.tree.leaves(eta):
-                trainer.learner.rule.save(run.path / RULE_FILE, eta)
-        if environment is not None or network is not None:
-            programs = None  # which are told apart by names
-        return _Loop(config, trainer, eta, run, template, on_rows, programs).run()
+            run = stack.enter_context(
+                _create(out, trainer, environment=environment, network=network, rule=own_rule)
+            )
+        return _Loop(trainer, run, template, on_rows, first).run()
 
 
-def _create(
-    out: str | os.PathLike[str],
-    config: TrainConfig,
-    environment: Environment | HostEnvironment | None,
-    network: NetworkFactory | None,
-    rule: rules.Given | None,
-) -> Run:
-    """A run directory that knows which of these were objects, and holds a copy of a rule's file."""
-    objects = {"environment": environment, "network": network, "rule": rule}
+def _create(out: str | os.PathLike[str], trainer: Trainer, **objects: Any) -> Run:
+    """A run directory that knows which objects the user gave, and holds a copy of a rule's file."""
+    config = trainer.config
     own = {name: given is not None for name, given in objects.items()}
-    file = rules.find(config.rule, config.rules_path) if rule is None else None
-    return Run.create(out, config.as_dict() | {"own": own}, copies={RULE_FILE: file})
+    file = None if own["rule"] else rules.find(config.rule, config.rules_path)
+    run = Run.create(out, config.as_dict() | {"own": own}, copies={RULE_FILE: file})
+    if file is None and jax.tree.leaves(trainer.eta):
+        trainer.learner.rule.save(run.path / RULE_FILE, trainer.eta)
+    return run
 
 
 class _Loop:
@@ -115,21 +122,18 @@ class _Loop:
 
     def __init__(
         self,
-        config: TrainConfig,
-        trainer: Trainer | HostTrainer,
-        eta: Params,
+        trainer: Trainer,
         run: Run | None,
         template: TrainState,  # shapes and dtypes of a state
         on_rows: Callable[[list[dict[str, float]]], None] | None,
-        programs: Programs | None,
+        first: TrainState | None,  # the state to begin with, if not a fresh one
     ) -> None:
         self._trainer = trainer
-        self._config = config
-        self._eta = eta
+        self._config = trainer.config
         self._run = run
         self._template = template
         self._on_rows = on_rows
-        self._programs = programs
+        self._first = first
         self._reference = references.of(trainer.environment)  # now, while nothing can be lost
         self._rows: list[dict[str, float]] = []
         self._lost: set[float] = set()  # seeds whose loss is not a finite number
@@ -143,15 +147,17 @@ class _Loop:
         stopped = False
         saved = done
         rate = 0.0  # updates a second
+        self._trainer.start(state)
         with (
-            contextlib.closing(self._program(state, done)) as program,
+            self._trainer,  # which then stops environments on the host
             Progress(config.updates) as progress,
             interrupts() as interrupted,
         ):
             while done < config.updates and not stopped:
                 start = time.perf_counter()
                 try:
-                    state, metrics, count = program(state, self._call_length(done, rate))
+                    count = self._call_length(done, rate)
+                    state, metrics, count = self._trainer.run(state, count)
                 except EnvironmentFailure as error:
                     raise self._give_up(done, saved, state, error) from error
                 self._log(done, count, metrics)
@@ -172,16 +178,11 @@ class _Loop:
             if restored is not None:
                 self._rows = as_rows(self._run.metrics())
                 return restored[0], jax.tree.map(jnp.asarray, restored[1])
-        return 0, initial_state(self._config, self._trainer, self._programs)
-
-    def _program(self, state: TrainState, done: int) -> Program:
-        if isinstance(self._trainer, Trainer):
-            return CompiledProgram(self._config, self._trainer, self._eta, state, self._programs)
-        if done:
-            # The rest of a run is resumed bit for bit; these cannot be.
-            message = f"the environments of {self._config.env} start anew, with other seeds"
-            print(f"going on from update {done}: {message}", file=sys.stderr)
-        return HostProgram(self._config, self._trainer, self._eta, state, done)
+        if self._first is None:
+            return 0, self._trainer.init()
+        if self._run is not None:
+            self._run.save(0, self._first)  # which a resumed run goes back to
+        return 0, self._first
 
     def _give_up(
         self, done: int, saved: int, state: TrainState, error: EnvironmentFailure
@@ -255,6 +256,7 @@ class _Loop:
         return TrainResult(
             self._config,
             state,
+            self._trainer,
             as_columns(self._rows),
             path,
             finished,

@@ -10,7 +10,9 @@ import numpy as np
 from discorl.envs import Reference
 from discorl.runs.metrics import EPISODE, recent_return
 from discorl.training.config import TrainConfig
-from discorl.training.trainer import TrainState
+from discorl.training.policy import Policy
+from discorl.training.state import TrainState
+from discorl.training.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,11 +21,25 @@ class TrainResult:
 
     config: TrainConfig
     state: TrainState  # with several seeds, every leaf has a leading axis
+    trainer: Trainer
     metrics: dict[str, np.ndarray]  # columns of the table of metrics
     path: Path | None  # the run directory
     finished: bool  # False: stopped by the user; the run can be resumed
     seconds: float  # that updates took, compilation apart
     reference: Reference | None = None  # the returns that make scores of 0 and 1, if known
+
+    @property
+    def updates(self) -> int:
+        """Updates made."""
+        return int(np.max(self.state.learner.updates))
+
+    def policy(self, seed: int | None = None) -> Policy:
+        """The policy of a trained agent.
+
+        Args:
+            seed: which agent, if there are several; by default the first.
+        """
+        return Policy.of(self.trainer, self.state.learner.params, seed)
 
     def recent_return(self) -> np.ndarray:
         """Mean return over the last tenth of the updates, for each seed."""

@@ -45,7 +45,7 @@ class Trajectory:
     # [T, B] bool, step t stands in for a reset; None: exactly the steps after truncated ones
     filler: Array | None = None
     mask: Array | None = None  # [T, B], 0 excludes step t from the loss; None: all ones
-    core: PyTree = ()  # [1, B, ...], state of a network that remembers, before observation[0]
+    recurrent_state: PyTree = ()  # [1, B, ...], of the network, before observation[0]
 
     def fillers(self) -> Array:
         """Steps that stand in for a reset: [T, B] bool."""

@@ -22,7 +22,7 @@ from discorl.envs.host.base import (
     seeds_from,
 )
 from discorl.training.host.programs import ActingPrograms, CompiledPrograms, Policy, aligned
-from discorl.training.host.rollout import Episode, Standing, Tape
+from discorl.training.host.rollout import Episode, RolloutBuffer, RunningEpisodes
 from discorl.types import Array, Key, Params, PyTree, Trajectory, UserError
 
 
@@ -36,22 +36,29 @@ class Rollout:
 
 
 def example(
-    environment: HostEnvironment, count: int, length: int, size: int, core: PyTree = ()
+    environment: HostEnvironment, count: int, length: int, size: int, recurrent_state: PyTree = ()
 ) -> Trajectory:
     """Shapes and dtypes of the trajectories that a `HostActor` with these settings makes."""
-    programs = _programs(environment, _no_policy, count, length, size, core)
+    programs = _programs(environment, _no_policy, count, length, size, recurrent_state)
     return jax.eval_shape(programs.example)
 
 
-def _no_policy(params: Params, observation: PyTree, core: PyTree) -> tuple[Array, PyTree]:
+def _no_policy(
+    params: Params, observation: PyTree, recurrent_state: PyTree
+) -> tuple[Array, PyTree]:
     raise NotImplementedError
 
 
 def _programs(
-    environment: HostEnvironment, policy: Policy, count: int, length: int, size: int, core: PyTree
+    environment: HostEnvironment,
+    policy: Policy,
+    count: int,
+    length: int,
+    size: int,
+    recurrent_state: PyTree,
 ) -> ActingPrograms:
     shown, actions = environment.observation, environment.num_actions
-    return ActingPrograms(policy, shown, actions, count, length, size, core)
+    return ActingPrograms(policy, shown, actions, count, length, size, recurrent_state)
 
 
 class HostActor:
@@ -71,43 +78,43 @@ class HostActor:
         length: int,
         seed: int,
         frame_stack: int = 1,
-        core: PyTree = (),
+        recurrent_state: PyTree = (),
         render: bool = False,
     ) -> None:
         """Prepares; nothing runs before `start`.
 
         Args:
             environment: the task.
-            policy: gives logits and what it remembers, from parameters, stacks of observations
-                and what it remembered.
+            policy: from parameters, stacks of observations and recurrent state to logits and the
+                next recurrent state.
             count: number of environments, E.
             length: steps of a rollout, T.
             seed: of the environments.
             frame_stack: frames that the policy sees.
-            core: shapes and dtypes of what the policy remembers in one environment.
+            recurrent_state: shapes and dtypes of the recurrent state of one environment.
             render: whether pictures will be asked for.
         """
         self._environment, self._expected = environment, environment.observation
-        programs = _programs(environment, policy, count, length, frame_stack, core)
+        programs = _programs(environment, policy, count, length, frame_stack, recurrent_state)
         self._programs = CompiledPrograms(programs)
         self._length, self._count = length, count
         self._oldest = max(1, frame_stack - 1)  # an age of 0 is that of first observations only
         self._render = render
-        self._set_out(seed)
+        self._reset(seed)
 
-    def again(self, seed: int) -> Self:
+    def with_seed(self, seed: int) -> Self:
         """An actor like this one in other environments; what is compiled serves them all."""
         other = copy.copy(self)
-        other._set_out(seed)
+        other._reset(seed)
         return other
 
-    def _set_out(self, seed: int) -> None:
+    def _reset(self, seed: int) -> None:
         count = self._count
         self._seed = seed
         self._vector: HostVector | None = None
         self._taken = 0  # steps of the vector
         self._called_at: float | None = None  # when the environments were asked, if they are busy
-        self._standing = Standing.at_start(count)
+        self._running = RunningEpisodes.at_start(count)
         self._age = np.zeros(count, np.int32)
 
     def start(self, params: Params) -> None:
@@ -121,7 +128,7 @@ class HostActor:
             found = self._vector.reset()
             self._observation = check_observation(found, self._expected, self._count)
         programs = self._programs.programs
-        self._page, self._core = programs.page(), programs.blank()
+        self._page, self._recurrent_state = programs.page(), programs.blank()
         for x, seen in zip(*map(jax.tree.leaves, (self._page, self._observation)), strict=True):
             x[-1] = seen
         self._act = self._programs.act(params)
@@ -137,33 +144,35 @@ class HostActor:
             EnvironmentFailure: with the environment, its seed and the step in the message.
         """
         size = self._programs.programs.size
-        core, start, drawn = self._programs.begin(self._core, self._age, key)
+        recurrent_state, start, drawn = self._programs.begin(self._recurrent_state, self._age, key)
         noise, page = np.asarray(drawn), self._turn_page()
-        leaves, tape = jax.tree.leaves(page), Tape(self._length, self._count)
+        leaves, buffer = jax.tree.leaves(page), RolloutBuffer(self._length, self._count)
         logits, action = np.empty_like(noise), np.empty(noise.shape[:2], np.int32)
         age = np.zeros((self._length + 1, self._count), np.int32)
         age[0], before = self._age, self._taken
         try:
             for t in range(self._length):
-                answer, core = self._act(params, [x[t : t + size] for x in leaves], age[t], core)
+                answer, recurrent_state = self._act(
+                    params, [x[t : t + size] for x in leaves], age[t], recurrent_state
+                )
                 logits[t] = np.asarray(answer)
                 action[t] = (logits[t] + noise[t]).argmax(axis=-1)  # the Gumbel-max trick
-                tape.write(t, self._step(action[t]))
+                buffer.add(t, self._step(action[t]))
                 for x, seen in zip(leaves, jax.tree.leaves(self._observation), strict=True):
                     x[t + size] = seen
-                np.add(age[t], 1, out=age[t + 1], where=~tape.first[t])
+                np.add(age[t], 1, out=age[t + 1], where=~buffer.first[t])
         finally:  # also if a step fails, which may have begun with an earlier one's NaN
-            self._check(tape, leaves, before)
+            self._check(buffer, leaves, before)
         age = np.minimum(age, self._oldest)
-        told, episodes, self._standing = tape.read(self._standing)
-        self._core, self._age, self._page = core, age[-1], page
+        transitions, episodes, self._running = buffer.finish(self._running)
+        self._recurrent_state, self._age, self._page = recurrent_state, age[-1], page
         # The device may go on reading these arrays; nothing is written into them any more.
-        arrays = {"action": action, "behaviour_logits": logits, **vars(told)}
+        arrays = {"action": action, "behaviour_logits": logits, **vars(transitions)}
         sent, ages = self._programs.send((arrays, age))
         seen = jax.device_put(page)
         observation = seen if size == 1 else Frames(seen, ages)
-        trajectory = Trajectory(observation=observation, core=start, **sent)
-        return Rollout(trajectory, episodes, int((~told.filler).sum()))
+        trajectory = Trajectory(observation=observation, recurrent_state=start, **sent)
+        return Rollout(trajectory, episodes, int((~transitions.filler).sum()))
 
     def _turn_page(self) -> PyTree:
         """A new page that begins with the last frames of the old one."""
@@ -176,9 +185,9 @@ class HostActor:
 
         return jax.tree.map(turn, self._page)
 
-    def under_way(self) -> list[Episode]:
-        """The unfinished episodes as they stand; to be asked between two rollouts."""
-        return self._standing.episodes()
+    def running_episodes(self) -> list[Episode]:
+        """The unfinished episodes so far; to be called between two rollouts."""
+        return self._running.as_list()
 
     def render(self) -> np.ndarray | None:
         """A picture of the first environment."""
@@ -219,16 +228,16 @@ class HostActor:
                     )
         return step
 
-    def _check(self, tape: Tape, leaves: list[np.ndarray], before: int) -> None:
+    def _check(self, buffer: RolloutBuffer, leaves: list[np.ndarray], before: int) -> None:
         """Looks at the numbers of a whole rollout, which costs far less than to do so every step.
 
         Args:
-            tape: what the environments told.
+            buffer: results of the steps so far.
             leaves: what they showed, [S+T, E, ...].
             before: steps taken before the rollout.
         """
-        seen = [x[-self._length :][: tape.written] for x in leaves if x.dtype.kind == "f"]
-        checks = [(not_finite("an observation"), np.isfinite(x)) for x in seen] + tape.checks()
+        seen = [x[-self._length :][: buffer.written] for x in leaves if x.dtype.kind == "f"]
+        checks = [(not_finite("an observation"), np.isfinite(x)) for x in seen] + buffer.checks()
         found = [
             (*np.argwhere(~good)[0, :2].tolist(), message)
             for message, good in checks

@@ -19,8 +19,8 @@ from discorl.agent.frames import Frames
 from discorl.networks.recurrence import blank_state, forget
 from discorl.types import Array, Key, Params, PyTree, Trajectory
 
-# Parameters, stacks [E, ...] and what the agent remembers [E, ...] -> logits [E, A], and what it
-# remembers from then on; see `discorl.agent.acting.Policy`.
+# Parameters, stacks [E, ...] and recurrent state [E, ...] -> logits [E, A] and the next recurrent
+# state; see `discorl.agent.acting.Policy`.
 Policy = Callable[[Params, PyTree, PyTree], tuple[Array, PyTree]]
 
 
@@ -45,46 +45,50 @@ class ActingPrograms:
     count: int
     length: int
     size: int
-    state: PyTree  # shapes and dtypes of what the agent remembers in one environment
+    state: PyTree  # shapes and dtypes of the recurrent state of one environment
 
     def blank(self) -> PyTree:
-        """What is remembered before the first rollout, [E, ...]."""
+        """The recurrent state before the first rollout, [E, ...]."""
         return blank_state(self.state, self.count)
 
-    def begin(self, core: PyTree, age: Array, key: Key) -> tuple[PyTree, PyTree, Array]:
+    def begin(self, recurrent_state: PyTree, age: Array, key: Key) -> tuple[PyTree, PyTree, Array]:
         """Begins a rollout.
 
         Args:
-            core: what is remembered, [E, ...].
+            recurrent_state: [E, ...].
             age: of the newest frames, [E].
             key: randomness of the actions.
 
         Returns:
-            what is remembered at the first observation, [E, ...], and as a trajectory holds it,
+            the recurrent state at the first observation, [E, ...], and as a trajectory holds it,
             [1, E, ...]; noise for all actions, [T, E, A].
         """
-        core = forget(core, age == 0)
+        recurrent_state = forget(recurrent_state, age == 0)
         shape = (self.count, self.num_actions)
         noise = jax.vmap(lambda t: jax.random.gumbel(jax.random.fold_in(key, t), shape))
-        return core, jax.tree.map(lambda x: x[None], core), noise(jnp.arange(self.length))
+        return (
+            recurrent_state,
+            jax.tree.map(lambda x: x[None], recurrent_state),
+            noise(jnp.arange(self.length)),
+        )
 
     def act(
-        self, params: Params, recent: list[Array], age: Array, core: PyTree
+        self, params: Params, recent: list[Array], age: Array, recurrent_state: PyTree
     ) -> tuple[Array, PyTree]:
-        """Logits, [E, A], and what is remembered from then on.
+        """Logits, [E, A], and the next recurrent state.
 
         Args:
             params: of the policy.
             recent: leaves of the last frames, [S, E, ...], the newest last.
             age: of the newest, [E].
-            core: what is remembered, [E, ...].
+            recurrent_state: [E, ...].
         """
         frame = jax.tree.unflatten(jax.tree.structure(self.observation), recent)
         if self.size == 1:
             stack = jax.tree.map(lambda x: x[0], frame)
         else:
             stack = frames.window(frame, age, self.size)
-        return self.policy(params, stack, forget(core, age == 0))
+        return self.policy(params, stack, forget(recurrent_state, age == 0))
 
     def page(self) -> PyTree:
         """Room for the frames of a rollout and S-1 before them, [S+T, E, ...]; on the host."""
@@ -110,7 +114,7 @@ class ActingPrograms:
             behaviour_logits=jnp.zeros((*shape, self.num_actions)),
             truncated=jnp.zeros(shape, bool),
             filler=jnp.zeros(shape, bool),
-            core=jax.tree.map(lambda x: x[None], self.blank()),
+            recurrent_state=jax.tree.map(lambda x: x[None], self.blank()),
         )
 
 
@@ -136,7 +140,7 @@ class CompiledPrograms:
                 programs = self.programs
                 recent = [x[: programs.size] for x in jax.tree.leaves(programs.page())]
                 age = np.zeros(programs.count, np.int32)
-                core = jax.eval_shape(programs.blank)
-                lowered = jax.jit(programs.act).lower(params, recent, age, core)
+                recurrent_state = jax.eval_shape(programs.blank)
+                lowered = jax.jit(programs.act).lower(params, recent, age, recurrent_state)
                 self._act = lowered.compile()
             return self._act

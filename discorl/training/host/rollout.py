@@ -1,7 +1,7 @@
-"""What environments told in a rollout, and what trajectories and episodes are made of it.
+"""The buffer of a rollout on the host, and the transitions and episodes made from it.
 
-While environments are stepped, their answers are only written down. All arithmetic waits for the
-end of the rollout, where it takes a few operations on whole arrays instead of many a step.
+While environments are stepped, their results are only stored. All arithmetic waits for the end of
+the rollout, where it takes a few operations on whole arrays instead of many small ones per step.
 """
 
 import dataclasses
@@ -19,32 +19,32 @@ class Episode:
     index: int  # of its environment
     total: float  # undiscounted return
     length: int
-    metrics: Mapping[str, float]  # those in `HostEnvironment.episode_metrics` that were told
+    metrics: Mapping[str, float]  # those in `HostEnvironment.episode_metrics` that were reported
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
-    """Where `E` environments stand between two rollouts."""
+class RunningEpisodes:
+    """The unfinished episodes of `E` environments between two rollouts."""
 
-    ended: np.ndarray  # [E] bool, by the latest step, with a filler to follow
-    total: np.ndarray  # [E] float64, return of the episode under way so far
-    length: np.ndarray  # [E] int64, of the episode under way so far
+    ended: np.ndarray  # [E] bool, by the last step; a filler follows
+    total: np.ndarray  # [E] float64, return so far
+    length: np.ndarray  # [E] int64, steps so far
 
     @classmethod
-    def at_start(cls, count: int) -> "Standing":
-        """Of environments whose first episodes begin."""
+    def at_start(cls, count: int) -> "RunningEpisodes":
+        """Those of environments that have just been reset."""
         return cls(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64))
 
-    def episodes(self) -> list[Episode]:
-        """The unfinished episodes as they stand."""
+    def as_list(self) -> list[Episode]:
+        """The same as a list."""
         totals, lengths = self.total.tolist(), self.length.tolist()
         rows = enumerate(zip(totals, lengths, strict=True))
         return [Episode(index, total, length, NO_METRICS) for index, (total, length) in rows]
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """A rollout's arrays as a `discorl.types.Trajectory` has them, [T, E] each."""
+class Transitions:
+    """Arrays of a rollout as a `discorl.types.Trajectory` has them, [T, E] each."""
 
     reward: np.ndarray
     terminated: np.ndarray
@@ -52,19 +52,19 @@ class Told:
     filler: np.ndarray
 
 
-class Tape:
-    """The answers of `E` environments in `T` steps, to be written once."""
+class RolloutBuffer:
+    """Results of `T` steps of `E` environments; each is written once."""
 
     def __init__(self, length: int, count: int) -> None:
-        """Room for the answers."""
+        """Allocates."""
         shape = (length, count)
         self._reward = np.empty(shape, np.float32)
         self._terminated, self._truncated, self.first = (np.empty(shape, bool) for _ in range(3))
         self._metrics: dict[int, dict[str, np.ndarray]] = {}  # by the step, where there are any
         self.written = 0  # steps
 
-    def write(self, t: int, step: HostStep) -> None:
-        """Writes down the answer at a step."""
+    def add(self, t: int, step: HostStep) -> None:
+        """Stores the results of a step."""
         self._reward[t] = step.reward
         self._terminated[t] = step.terminated
         self._truncated[t] = step.truncated
@@ -83,14 +83,14 @@ class Tape:
             ("began an episode in place of a truncated one's last observation", shown),
         ]
 
-    def read(self, before: Standing) -> tuple[Told, list[Episode], Standing]:
-        """Reads the whole tape.
+    def finish(self, before: RunningEpisodes) -> tuple[Transitions, list[Episode], RunningEpisodes]:
+        """Computes what follows from a full buffer.
 
         Args:
-            before: where the environments stood.
+            before: episodes that were running when the rollout began.
 
         Returns:
-            what trajectories hold; the episodes that finished, in order; where they stand now.
+            the transitions; the episodes that finished, in order; those that are running now.
         """
         over = self._terminated | self._truncated
         follows = over & ~self.first  # a filler, unless this is one
@@ -99,21 +99,21 @@ class Tape:
         for t, row in enumerate(follows):
             np.greater(row, filler[t], out=filler[t + 1])
         real = ~filler[:-1]
-        told = Told(
+        transitions = Transitions(
             reward=self._reward * real,
             terminated=self._terminated & real,
             truncated=filler[1:],
             filler=filler[:-1],
         )
-        episodes, total, length = self._episodes(told, over & real, before)
-        return told, episodes, Standing(filler[-1], total, length)
+        episodes, total, length = self._episodes(transitions, over & real, before)
+        return transitions, episodes, RunningEpisodes(filler[-1], total, length)
 
     def _episodes(
-        self, told: Told, ended: np.ndarray, before: Standing
+        self, transitions: Transitions, ended: np.ndarray, before: RunningEpisodes
     ) -> tuple[list[Episode], np.ndarray, np.ndarray]:
-        """Finished episodes, and returns [E] and lengths [E] of those under way."""
-        totals = before.total + np.cumsum(told.reward, axis=0, dtype=float)
-        lengths = before.length + np.cumsum(~told.filler, axis=0)
+        """Finished episodes, and returns [E] and lengths [E] of the running ones."""
+        totals = before.total + np.cumsum(transitions.reward, axis=0, dtype=float)
+        lengths = before.length + np.cumsum(~transitions.filler, axis=0)
         # What had been summed up in an environment when its latest episode ended.
         total, length = [0.0] * len(before.total), [0] * len(before.length)
         episodes = []

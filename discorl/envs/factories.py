@@ -1,4 +1,4 @@
-"""A user's own environment by name: `package.module:factory`."""
+"""Environments of users by the import path of a factory: `package.module:factory`."""
 
 import inspect
 import sys
@@ -10,7 +10,7 @@ from discorl.envs.host.base import HostEnvironment
 from discorl.types import UserError, imports, specs
 
 
-def make(spec: specs.Spec) -> Any:
+def make(spec: specs.Spec) -> Environment | HostEnvironment:
     """Imports the module and calls the factory, a function or a class, with the parameters.
 
     What the factory makes may be Gymnasium's. `bins` and `workers` are then for

@@ -1,0 +1,1 @@
+"""Training with environments in JAX: everything is one compiled program."""

@@ -1,0 +1,117 @@
+"""Playing and filming agents in environments in JAX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.networks.recurrence import blank_state
+from discorl.training.compiled.agent import CompiledAgent
+from discorl.training.trainer import Episodes
+from discorl.types import Array, Key, Params, PyTree
+
+
+def play(
+    agent: CompiledAgent,
+    params_by_seed: list[Params],
+    key: Key,
+    episodes: int,
+    greedy: bool,
+    max_steps: int,
+) -> Episodes:
+    """Plays one episode in each of `episodes` environments, so that short ones are not favoured.
+
+    Args:
+        agent: the environment, and the policy of given parameters.
+        params_by_seed: parameters of each agent.
+        key: random key.
+        episodes: how many each agent plays.
+        greedy: take the most likely action instead of a sample.
+        max_steps: after which an episode is stopped.
+    """
+    one = jax.jit(lambda params, key: _play(agent, params, key, episodes, greedy, max_steps))
+    keys = jax.random.split(key, len(params_by_seed))
+    played = [one(params, key) for params, key in zip(params_by_seed, keys, strict=True)]
+    returns, lengths, ended = (np.stack([np.asarray(p[i]) for p in played]) for i in range(3))
+    return Episodes(returns, lengths, ended)
+
+
+def _choose(
+    agent: CompiledAgent,
+    params: Params,
+    observation: PyTree,
+    recurrent_state: PyTree,
+    key: Key,
+    greedy: bool,
+) -> tuple[Array, PyTree]:
+    """Actions for a batch of observations, and the next recurrent state."""
+    logits, recurrent_state = agent.policy(params, observation, recurrent_state)
+    action = jnp.argmax(logits, axis=-1) if greedy else jax.random.categorical(key, logits)
+    return action, recurrent_state
+
+
+def _play(
+    agent: CompiledAgent, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
+) -> tuple[Array, Array, Array]:
+    """Returns, lengths, and whether the episode ended by itself, each [episodes]."""
+    environment = agent.stacked_environment
+    reset_key, key = jax.random.split(key)
+    state, observation = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
+
+    def goes_on(carry: tuple) -> Array:
+        *_, ended, step = carry
+        return ~jnp.all(ended) & (step < max_steps)
+
+    def advance(carry: tuple) -> tuple:
+        state, observation, recurrent_state, total, length, ended, step = carry
+        act_key, step_key = jax.random.split(jax.random.fold_in(key, step))
+        action, recurrent_state = _choose(
+            agent, params, observation, recurrent_state, act_key, greedy
+        )
+        keys = jax.random.split(step_key, episodes)
+        state, result = jax.vmap(environment.step)(state, action, keys)
+        # Episodes that have ended are stepped on without an effect on what is counted.
+        total = total + jnp.where(ended, 0, result.reward)
+        length = length + ~ended
+        ended = ended | result.terminated | result.truncated
+        return state, result.observation, recurrent_state, total, length, ended, step + 1
+
+    zeros = jnp.zeros(episodes)
+    recurrent_state = blank_state(agent.learner.network.state, episodes)
+    start = (
+        state,
+        observation,
+        recurrent_state,
+        zeros,
+        zeros.astype(jnp.int32),
+        zeros.astype(bool),
+        0,
+    )
+    *_, total, length, ended, _ = jax.lax.while_loop(goes_on, advance, start)
+    return total, length, ended
+
+
+def film(
+    agent: CompiledAgent, params: Params, key: Key, greedy: bool, max_frames: int
+) -> list[np.ndarray]:
+    """Frames of one episode; [] if the environment cannot be rendered."""
+    environment = agent.stacked_environment
+    reset_key, key = jax.random.split(key)
+    state, observation = environment.reset(reset_key)
+    recurrent_state = blank_state(agent.learner.network.state, 1)
+    step = jax.jit(environment.step)
+    choose = jax.jit(lambda p, x, m, k: _choose(agent, p, x, m, k, greedy))
+    frames = []
+    for i in range(max_frames):
+        frame = environment.render(state)
+        if frame is None:
+            return []
+        frames.append(frame)
+        act_key, step_key = jax.random.split(jax.random.fold_in(key, i))
+        batch = jax.tree.map(lambda x: x[None], observation)
+        action, recurrent_state = choose(params, batch, recurrent_state, act_key)
+        state, result = step(state, action[0], step_key)
+        observation = result.observation
+        if result.terminated or result.truncated:
+            break
+    last = environment.render(state)
+    return frames if last is None else [*frames, last]

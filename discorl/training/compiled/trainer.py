@@ -1,0 +1,139 @@
+"""The trainer for environments in JAX: acting and learning in one compiled program."""
+
+import functools
+from collections.abc import Callable, Hashable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.agent.config import AgentConfig
+from discorl.agent.learner import Learner
+from discorl.agent.optimiser import with_learning_rate
+from discorl.envs import Environment
+from discorl.training.compiled import play
+from discorl.training.compiled.agent import CompiledAgent
+from discorl.training.config import TrainConfig
+from discorl.training.flops import flops
+from discorl.training.state import TrainState
+from discorl.training.trainer import Episodes, Trainer
+from discorl.types import Key, Params, settings
+
+
+class ProgramCache:
+    """Compiled functions of training, shared by runs that differ in data only.
+
+    Learning rates and seeds are part of the state, so one program serves them all. Environments and
+    networks are told apart by the names in the settings.
+    """
+
+    def __init__(self) -> None:
+        self._programs: dict[Hashable, Callable] = {}
+
+    def get(self, key: Hashable, make: Callable[[], Callable]) -> Callable:
+        """The program under a key; it is made if there is none."""
+        if key not in self._programs:
+            self._programs[key] = make()
+        return self._programs[key]
+
+
+class CompiledTrainer(Trainer):
+    """See `Trainer`; several seeds train side by side in one program."""
+
+    environment: Environment
+    max_steps = 10_000
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        agent: AgentConfig,
+        environment: Environment,
+        learner: Learner,
+        eta: Params,
+        programs: ProgramCache | None = None,
+    ) -> None:
+        """Binds.
+
+        Args:
+            config: settings of the run.
+            agent: settings of its agents.
+            environment: the task.
+            learner: of the agents.
+            eta: parameters of the rule.
+            programs: compiled for other runs.
+        """
+        self.config, self.environment, self.learner, self.eta = config, environment, learner, eta
+        self.agent = CompiledAgent(agent, environment, learner)
+        self._programs = programs or ProgramCache()
+        self._run: Callable | None = None
+
+    def init(self) -> TrainState:
+        """See `Trainer`."""
+        config = self.config
+        seeds = range(config.seed, config.seed + config.seeds)
+        keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+        init = self._programs.get(("init", self._key()), self._make_init)
+        state = init(keys if len(keys) > 1 else keys[0])
+        # The program may have been compiled for a run with another learning rate.
+        return with_learning_rate(state, config.agent.optimiser.learning_rate)
+
+    def start(self, state: TrainState) -> None:
+        """See `Trainer`."""
+        make = functools.partial(self._make_run, state)
+        self._run = self._programs.get(("run", self._key()), make)
+
+    def run(
+        self, state: TrainState, count: int
+    ) -> tuple[TrainState, Mapping[str, np.ndarray], int]:
+        """See `Trainer`."""
+        if self._run is None:
+            self.start(state)
+        assert self._run is not None
+        state, metrics = self._run(state, self.eta, count)
+        # Metrics come to the host at once; the state stays where it is.
+        return state, jax.device_get(metrics), count
+
+    def play(
+        self,
+        params: Params,
+        key: Key,
+        *,
+        episodes: int,
+        greedy: bool = False,
+        max_steps: int | None = None,
+    ) -> Episodes:
+        """See `Trainer`."""
+        return play.play(
+            self.agent,
+            self.params_by_seed(params),
+            key,
+            episodes,
+            greedy,
+            max_steps or self.max_steps,
+        )
+
+    def film(
+        self, params: Params, key: Key, *, greedy: bool = False, max_frames: int
+    ) -> list[np.ndarray]:
+        """See `Trainer`."""
+        return play.film(self.agent, self.params_by_seed(params)[0], key, greedy, max_frames)
+
+    def flops_per_update(self) -> float | None:
+        """See `Trainer`."""
+        state = jax.eval_shape(self.agent.init, jax.random.key(0), self.config.updates)
+        return flops(self.agent.update, state, self.eta)
+
+    def _make_init(self) -> Callable:
+        init = functools.partial(self.agent.init, lifetime=self.config.updates)
+        return jax.jit(jax.vmap(init) if self.config.seeds > 1 else init)
+
+    def _make_run(self, state: TrainState) -> Callable:
+        function = self.agent.run
+        if self.config.seeds > 1:
+            function = jax.vmap(function, in_axes=(0, None, None))
+        count = jax.ShapeDtypeStruct((), jnp.int32)
+        return jax.jit(function, donate_argnums=0).lower(state, self.eta, count).compile()
+
+    def _key(self) -> Hashable:
+        """Everything that the programs depend on."""
+        return settings.replace(self.config, learning_rate=1.0, seed=0), self.learner.rule

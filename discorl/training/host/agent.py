@@ -1,0 +1,77 @@
+"""An agent whose environments are on the host: learning as pure functions, and actors for it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from discorl.agent import frames, replay
+from discorl.agent.config import AgentConfig
+from discorl.agent.learner import Learner, LearnerState
+from discorl.agent.replay import ReplayState
+from discorl.envs.host.base import HostEnvironment
+from discorl.training.host import acting
+from discorl.training.host.acting import HostActor
+from discorl.training.state import TrainState, add_and_sample
+from discorl.types import Array, Key, Metrics, Params, Trajectory
+
+
+def acting_key(key: Key) -> Key:
+    """A key for acting, apart from those that learning draws from the same one."""
+    return jax.random.fold_in(key, 0xAC7)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostAgent:
+    """Training of one agent; its environments are stepped by an actor, beside it."""
+
+    config: AgentConfig
+    environment: HostEnvironment
+    learner: Learner
+
+    def init(self, key: Key, lifetime: Array | int) -> TrainState:
+        """A fresh agent; see `CompiledAgent.init`."""
+        learner_key, key = jax.random.split(key)
+        seen = frames.stacked(self.environment.observation, self.config.frame_stack)
+        buffer = None
+        if self.config.replayed:
+            buffer = replay.init(self.rollout_like(), self.config.replay)
+        learner = self.learner.init(learner_key, seen, lifetime)
+        return TrainState(learner, None, buffer, key, jnp.zeros((), jnp.int32))
+
+    def rollout_like(self) -> Trajectory:
+        """Shapes and dtypes of a rollout, [T, E]."""
+        return acting.example(
+            self.environment,
+            self.config.num_envs,
+            self.config.unroll,
+            self.config.frame_stack,
+            self.learner.network.state,
+        )
+
+    def learn(
+        self,
+        buffer: ReplayState | None,
+        fresh: Trajectory,
+        learner: LearnerState,
+        key: Key,
+        eta: Params,
+    ) -> tuple[ReplayState | None, LearnerState, Key, Metrics]:
+        """Adds a rollout, [T, E], to replay and makes an update."""
+        key, replay_key = jax.random.split(key)
+        buffer, batch = add_and_sample(self.config, buffer, fresh, replay_key)
+        batch = frames.with_stacks(batch, self.config.frame_stack)
+        learner, metrics = self.learner.update(learner, eta, batch)
+        return buffer, learner, key, metrics
+
+    def actor(self, seed: int) -> HostActor:
+        """Acts for training, in environments of the given seed."""
+        return HostActor(
+            self.environment,
+            self.learner.policy,
+            count=self.config.num_envs,
+            length=self.config.unroll,
+            seed=seed,
+            frame_stack=self.config.frame_stack,
+            recurrent_state=self.learner.network.state,
+        )

@@ -1,0 +1,128 @@
+"""Playing and filming agents in environments on the host."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.training.host.acting import HostActor
+from discorl.training.host.actor_thread import ActorThread
+from discorl.training.host.agent import HostAgent
+from discorl.training.host.rollout import Episode
+from discorl.training.trainer import Episodes
+from discorl.types import Array, Key, Params, PyTree
+
+MOST_ENVIRONMENTS = 16  # that episodes are played in at once
+ROLLOUT = 32  # steps between two looks at the episodes
+
+
+def _actor(
+    agent: HostAgent, key: Key, greedy: bool, *, count: int, length: int, render: bool
+) -> HostActor:
+    def policy(
+        params: Params, observation: PyTree, recurrent_state: PyTree
+    ) -> tuple[Array, PyTree]:
+        logits, recurrent_state = agent.learner.policy(params, observation, recurrent_state)
+        if not greedy:
+            return logits, recurrent_state
+        likeliest = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1])
+        return jnp.where(likeliest > 0, 0.0, -jnp.inf), recurrent_state
+
+    return HostActor(
+        agent.environment,
+        policy,
+        count=count,
+        length=length,
+        seed=int(jax.random.bits(key, dtype=jnp.uint32)),
+        frame_stack=agent.config.frame_stack,
+        recurrent_state=agent.learner.network.state,
+        render=render,
+    )
+
+
+def play(
+    agent: HostAgent, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
+) -> Episodes:
+    """Plays as many episodes in each of several environments, so that short ones are not favoured.
+
+    Args:
+        agent: the environment, and the policy of given parameters.
+        params: of the network.
+        key: random key.
+        episodes: how many, over all environments.
+        greedy: take the most likely action instead of a sample.
+        max_steps: after which an episode is stopped, looked at every `ROLLOUT` steps; the
+            environment is then not used any more, so fewer episodes than asked for may be played.
+    """
+    count = min(episodes, MOST_ENVIRONMENTS)
+    quota = np.full(count, episodes // count) + (np.arange(count) < episodes % count)
+    seed_key, key = jax.random.split(key)
+    actor = _actor(agent, seed_key, greedy, count=count, length=ROLLOUT, render=False)
+    thread = ActorThread(actor, params)
+    finished: list[list[Episode]] = [[] for _ in range(count)]
+    stopped: dict[int, Episode] = {}  # as they were then; their environments count no further
+    try:
+        thread.wait()
+        rollouts = 0
+        while any(len(finished[i]) < quota[i] and i not in stopped for i in range(count)):
+            thread.ask(params, jax.random.fold_in(key, rollouts))
+            rollout = thread.wait()
+            assert rollout is not None
+            for episode in rollout.episodes:
+                if episode.index not in stopped:
+                    finished[episode.index].append(episode)
+            for episode in thread.actor.running_episodes():
+                if episode.length >= max_steps:
+                    stopped.setdefault(episode.index, episode)
+            rollouts += 1
+    finally:
+        thread.close()
+    counted, ended = [], []
+    for i in range(count):
+        played = finished[i][: quota[i]]
+        cut = [stopped[i]] if len(played) < quota[i] else []
+        counted += played + cut
+        ended += [True] * len(played) + [False] * len(cut)
+    means = _means(counted, agent.environment.episode_metrics)
+    return Episodes(
+        returns=np.array([[episode.total for episode in counted]]),
+        lengths=np.array([[episode.length for episode in counted]]),
+        ended=np.array([ended]),
+        metrics=means | dict(agent.environment.summarise(means)),
+    )
+
+
+def _means(episodes: Sequence[Episode], names: Sequence[str]) -> dict[str, float]:
+    """Means of what episodes report; those that were stopped report nothing."""
+    means = {}
+    for name in names:
+        reported = [episode.metrics[name] for episode in episodes if name in episode.metrics]
+        if reported:
+            means[name] = float(np.mean(reported))
+    return means
+
+
+def film(
+    agent: HostAgent, params: Params, key: Key, greedy: bool, max_frames: int
+) -> list[np.ndarray]:
+    """Frames of one episode; [] if the environment cannot be rendered."""
+    seed_key, key = jax.random.split(key)
+    # Frame by frame: a step at a time.
+    actor = _actor(agent, seed_key, greedy, count=1, length=1, render=True)
+    thread = ActorThread(actor, params)
+    frames: list[np.ndarray] = []
+    try:
+        thread.wait()
+        while len(frames) < max_frames:
+            frame = thread.actor.render()
+            if frame is None:
+                return []
+            frames.append(np.array(frame))
+            thread.ask(params, jax.random.fold_in(key, len(frames)))
+            rollout = thread.wait()
+            if rollout is None or rollout.episodes:
+                break
+    finally:
+        thread.close()
+    return frames

@@ -1,0 +1,52 @@
+"""The state of an agent's training, and the step from a rollout to a batch."""
+
+import dataclasses
+
+import jax
+
+from discorl.agent import replay
+from discorl.agent.acting import ActorState
+from discorl.agent.config import AgentConfig
+from discorl.agent.learner import LearnerState
+from discorl.agent.replay import ReplayState
+from discorl.types import Array, Key, Trajectory
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """Everything that training depends on from one update to the next."""
+
+    learner: LearnerState
+    actor: ActorState | None  # None: the environments are on the host and are not part of it
+    replay: ReplayState | None  # None: on-policy
+    key: Key
+    steps: Array  # [] int32, environment steps taken
+
+
+def add_and_sample(
+    agent: AgentConfig, buffer: ReplayState | None, fresh: Trajectory, key: Key
+) -> tuple[ReplayState | None, Trajectory]:
+    """Adds a rollout to replay and draws a batch to learn from.
+
+    Args:
+        agent: sizes of the batch, and the scale of its rewards.
+        buffer: replay; None: the batch is the rollout.
+        fresh: the rollout, [T, E]; with single frames if frames are stacked.
+        key: randomness of the sample.
+
+    Returns:
+        replay; the batch, [T, B], with single frames like the rollout.
+    """
+    batch = fresh
+    if buffer is not None:
+        buffer = replay.add(buffer, fresh)
+        batch = replay.mix(buffer, fresh, key, agent.batch, agent.replayed)
+    return buffer, scale_rewards(agent, batch)
+
+
+def scale_rewards(agent: AgentConfig, batch: Trajectory) -> Trajectory:
+    """The batch with the rewards that the agent learns from."""
+    if agent.reward_scale == 1:
+        return batch
+    return dataclasses.replace(batch, reward=agent.reward_scale * batch.reward)
