@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import discorl
+from discorl import cli
+from discorl.runs import checkpoints
 from discorl.training import loop
-from discorl.training.loading import load_params
+from discorl.training.loading import PARAMS, load_params
 from discorl.training.warm_start import start_from
 
 KEY = jax.random.key(11)
@@ -221,3 +223,18 @@ def test_a_run_records_the_environment_that_it_was_given(tmp_path):
     run = discorl.train(environment=environment, out=tmp_path / "run", **small)
     recorded = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
     assert recorded["env"] == run.config.env == "discorl.envs.catch:Catch"
+
+
+def test_from_on_the_command_line(result, tmp_path, capsys):
+    options = {name.replace("_", "-"): value for name, value in TINY.items()}
+    options |= {"hidden": 8, "updates": 2, "from": result.path, "out": tmp_path / "run"}
+    arguments = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["train", *arguments])
+    assert exit_.value.code == 0, capsys.readouterr().err
+    started = dataclasses.replace(result.config, updates=2)
+    expected = start_from(discorl.make_trainer(started), result.path)
+    stored = checkpoints.restore(
+        tmp_path / "run" / "checkpoints" / "00000000.npz", expected.learner.params, PARAMS
+    )
+    discoveries.assert_same(stored, expected.learner.params)
