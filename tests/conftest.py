@@ -44,38 +44,61 @@ def pytest_configure(config):
 
 # --- what a session says at its end ---------------------------------------------------------------
 
-PEAKS = pytest.StashKey[dict[str, float]]()
+SLOWEST = 10  # files that are named
+USAGE = pytest.StashKey[dict[str, dict]]()  # by worker: peak memory, and CPU seconds of files
 
 
-def _peak_memory() -> float:
-    """Of this process so far, in GB."""
+def _memory() -> float:
+    """Peak of this process so far, in GB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def _cpu_time() -> float:
+    """Of this process and of those it waited for, in seconds."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    usage = item.config.stash.setdefault(USAGE, {}).setdefault("this process", {"files": {}})
+    before = _cpu_time()
+    result = yield
+    files = usage["files"]
+    files[item.path.name] = files.get(item.path.name, 0.0) + _cpu_time() - before
+    usage["memory"] = _memory()
+    return result
 
 
 def pytest_sessionfinish(session):
     if hasattr(session.config, "workeroutput"):  # of pytest-xdist
-        session.config.workeroutput["peak_memory"] = _peak_memory()
+        usage = session.config.stash.get(USAGE, {})
+        session.config.workeroutput["usage"] = usage.get("this process")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    peaks = node.config.stash.setdefault(PEAKS, {})
-    peaks[node.gateway.id] = getattr(node, "workeroutput", {}).get("peak_memory", float("nan"))
+    if usage := getattr(node, "workeroutput", {}).get("usage"):
+        node.config.stash.setdefault(USAGE, {})[node.gateway.id] = usage
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Why tests were skipped, and how much memory the workers took."""
+    """Why tests were skipped, and what the session cost."""
     reasons = collections.Counter(
         report.longrepr[-1].removeprefix("Skipped: ")
         for report in terminalreporter.stats.get("skipped", [])
     )
     for reason, count in reasons.items():
-        terminalreporter.write_line(
-            f"{count} {'test' if count == 1 else 'tests'} skipped: {reason}"
-        )
-    peaks = config.stash.get(PEAKS, {}) or {"this process": _peak_memory()}
-    said = ", ".join(f"{name} {peak:.1f} GB" for name, peak in sorted(peaks.items()))
-    terminalreporter.write_line(f"peak memory: {said}")
+        tests = "test" if count == 1 else "tests"
+        terminalreporter.write_line(f"{count} {tests} skipped: {reason}")
+    workers = config.stash.get(USAGE, {})
+    peaks = ", ".join(f"{name} {usage['memory']:.1f} GB" for name, usage in sorted(workers.items()))
+    files = collections.Counter()
+    for usage in workers.values():
+        files.update(usage["files"])
+    slowest = ", ".join(f"{name} {seconds:.0f}" for name, seconds in files.most_common(SLOWEST))
+    terminalreporter.write_line(f"peak memory: {peaks}")
+    terminalreporter.write_line(f"CPU seconds: {files.total():.0f}, of which {slowest}")
 
 
 # --- fixtures -------------------------------------------------------------------------------------
