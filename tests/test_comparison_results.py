@@ -13,6 +13,7 @@ from discorl.comparison.cells import curve
 from discorl.comparison.results import final_cells, sweep_cells
 from discorl.comparison.scales import Scale
 from discorl.reports import comparison
+from discorl.runs import statistics
 from discorl.training.flops import flops
 
 
@@ -109,6 +110,19 @@ def test_a_sweep_that_fails_in_one_environment(tmp_path):
         results = load(path)
         assert list(results.chosen.values()) == expected
         assert list(results.untuned) == [("ppo", other.label)] * (tune == "environment")
+
+
+def test_a_statistic_of_ones_own_is_computed_tabled_and_drawn(tmp_path, monkeypatch, capsys):
+    worst = statistics.Aggregate(lambda x: x.min(axis=(-2, -1)), "worst run", "The worst of all")
+    monkeypatch.setitem(statistics.AGGREGATES, "worst", worst)
+    path = tmp_path / "run"
+    results = fabricate(path)
+    for rule in results.rules:
+        assert results.aggregates[rule]["worst"].value == results.scores(rule).min()
+    assert "The worst of all" in comparison.write(results).read_text()
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "--resume", str(path)])
+    assert "worst run" in capsys.readouterr().out
 
 
 def test_returns_as_they_are(tmp_path, capsys):

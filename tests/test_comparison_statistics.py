@@ -111,7 +111,7 @@ def test_numbers_of_rliable(case):
     x, y = np.array(case["x"]), np.array(case["y"])
     for scores, expected in ((x, case["aggregates"]), (y, case["aggregates_y"])):
         for name, value in expected.items():
-            found = statistics.AGGREGATES[name](scores)
+            found = statistics.AGGREGATES[name].function(scores)
             np.testing.assert_allclose(found, value, rtol=0, atol=1e-9, err_msg=name)
     improvement = statistics.probability_of_improvement(x, y)
     np.testing.assert_allclose(improvement, case["improvement"], rtol=0, atol=1e-9)
@@ -137,6 +137,6 @@ def test_intervals_of_rliable(case):
 def test_against_rliable_itself():
     metrics = pytest.importorskip("rliable.metrics", reason="rliable is not installed here")
     scores = np.random.default_rng(3).normal(size=(7, 5))
-    for name, function in statistics.AGGREGATES.items():
+    for name, aggregate in statistics.AGGREGATES.items():
         theirs = getattr(metrics, f"aggregate_{name}")(scores)
-        np.testing.assert_allclose(function(scores), theirs, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(aggregate.function(scores), theirs, rtol=0, atol=1e-9)

@@ -1,5 +1,7 @@
 """Agent networks: against the reference, their shapes, and messages about a user's own."""
 
+from typing import get_args
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from discorl.agent.config import OptimiserConfig
 from discorl.agent.learner import Learner
 from discorl.agent.optimiser import make_optimiser
 from discorl.networks import Network, check_outputs, parts_of, standard
+from discorl.networks.standard import ENCODERS, Encoder, Torso
 from discorl.rules import ActorCritic
 from discorl.types import OutputSpec, UserError
 
@@ -179,6 +182,32 @@ def test_channels_first_are_refused(channels):
 def test_a_residual_torso_without_an_image_is_refused():
     with pytest.raises(UserError, match=r"torso is 'residual', .*\[\(64,\), \(\)\] hold no image"):
         standard(VALUE, (shape(64), shape()), torso="residual")
+
+
+def test_a_torso_of_ones_own(monkeypatch):
+    """The mean of each channel, weighted; images alone go through it."""
+
+    def init(key, channels, filters):
+        return {"w": jnp.full((channels, filters[0]), 0.5)}
+
+    def apply(params, images):
+        return images.mean(axis=(1, 2)) @ params["w"]
+
+    monkeypatch.setitem(ENCODERS, "pooled", Encoder(init, apply))
+    observation = (shape(4, 4, 2, dtype=jnp.uint8), shape(5))
+    network, params, batch = initialised(VALUE, observation, torso="pooled", filters=(3,))
+    assert params["torso"]["0"]["w"].shape == (3 + 5, 6)
+    means = np.repeat(np.asarray(batch[0]).mean(axis=(1, 2)).sum(-1, keepdims=True) / 510, 3, 1)
+    torso, head = params["torso"]["0"], params["head"]["logits"]
+    embedding = np.concatenate([means, batch[1]], axis=-1) @ torso["w"] + torso["b"]
+    expected = embedding @ head["w"] + head["b"]
+    np.testing.assert_allclose(network.apply(params, batch)["logits"], expected, rtol=1e-5)
+    with pytest.raises(UserError, match=r"torso is 'pooled', but observations .* hold no image"):
+        standard(VALUE, shape(5), torso="pooled")
+
+
+def test_every_torso_can_be_chosen():
+    assert get_args(Torso) == ("auto", "mlp", *ENCODERS)
 
 
 def test_residual_torso_halves_the_image_in_every_section():

@@ -12,14 +12,8 @@ from discorl.comparison import Results, compare, configure_comparison, costs
 from discorl.comparison.config import Tuning
 from discorl.reports import comparison
 from discorl.reports.sections import few_runs
-from discorl.runs.statistics import Estimate
+from discorl.runs.statistics import AGGREGATES, Estimate
 
-_HEADINGS = {
-    "iqm": "IQM",
-    "median": "median",
-    "mean": "mean",
-    "optimality_gap": "optimality gap",
-}
 _WIDE = 110  # columns from which on intervals stand beside what they are of, not below
 
 
@@ -152,7 +146,7 @@ def _scores(results: Results) -> str:
         [rule, *(_interval(row[name]) for name in names)]
         for rule, row in results.aggregates.items()
     ]
-    head = ["", *(_HEADINGS[name] for name in names)]
+    head = ["", *(AGGREGATES[name].heading for name in names)]
     return table(rows, head, wrap=(0,), numeric=range(1, len(head)))
 
 

@@ -194,9 +194,9 @@ class Results:
         """
         return {
             rule: {
-                name: statistics.estimate(function, self.scores(rule))
-                for name, function in statistics.AGGREGATES.items()
-                if self.normalised or name != "optimality_gap"
+                name: statistics.estimate(aggregate.function, self.scores(rule))
+                for name, aggregate in statistics.AGGREGATES.items()
+                if self.normalised or not aggregate.needs_scale
             }
             for rule in (self.rules if self.tasks else ())
         }

@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,17 @@ SMALLEST_IMAGE = 16  # pixels a side, below which an observation is a grid of sy
 Torso = Literal["auto", "mlp", "residual"]
 
 
+class Encoder(NamedTuple):
+    """What a torso makes of the images in an observation, ahead of its MLP."""
+
+    init: Callable[[Key, int, Sequence[int]], Params]  # key, channels, filters of each section
+    apply: Callable[[Params, Array], Array]  # [N, height, width, channels] -> [N, features]
+
+
+# By the name of the torso, which `Torso` lists as well. With "auto", images get the first.
+ENCODERS = {"residual": Encoder(init_residual, residual)}
+
+
 def _is_image(leaf: jax.ShapeDtypeStruct, torso: Torso) -> bool:
     if torso == "mlp" or len(leaf.shape) not in (2, 3):
         return False
@@ -29,7 +40,7 @@ def _is_image(leaf: jax.ShapeDtypeStruct, torso: Torso) -> bool:
             "expected [height, width, channels]: move that axis to the end, or choose the torso "
             "'mlp' if it is no image"
         )
-    return torso == "residual" or min(leaf.shape[:2]) >= SMALLEST_IMAGE
+    return torso in ENCODERS or min(leaf.shape[:2]) >= SMALLEST_IMAGE
 
 
 def _has_channels_first(shape: tuple[int, ...]) -> bool:
@@ -48,6 +59,7 @@ class _Standard:
 
     spec: OutputSpec
     images: tuple[bool, ...]  # for each leaf of the observation, whether it is an image
+    encoder: Encoder  # of the images
     hidden: tuple[int, ...]
     filters: tuple[int, ...]
     action_lstm: int
@@ -59,7 +71,7 @@ class _Standard:
         encoder_key, mlp_key = jax.random.split(torso_key)
         params: Params = {}
         encoders = {
-            str(i): init_residual(
+            str(i): self.encoder.init(
                 jax.random.fold_in(encoder_key, i), _with_channels(x).shape[-1], self.filters
             )
             for i, (x, image) in enumerate(self._leaves(observation))
@@ -104,7 +116,7 @@ class _Standard:
             x = x.astype(dtype or jnp.float32)
             if image:
                 images = _with_channels(x) / scale
-                features.append(residual(params["encoder"][str(i)], images))
+                features.append(self.encoder.apply(params["encoder"][str(i)], images))
             else:
                 features.append(x.reshape(x.shape[0], -1))
         return jnp.concatenate(features, axis=-1)
@@ -186,10 +198,10 @@ def standard(
 ) -> Network:
     """Builds the standard network for the outputs that a rule asks for.
 
-    Observations are flattened and concatenated; images first go through a residual convolutional
-    encoder. An MLP follows, with linear heads for the state outputs. The action outputs come from
-    one LSTM step for each action out of the torso's embedding, and an MLP head for each output. An
-    optional LSTM stands between the torso and everything else.
+    Observations are flattened and concatenated; images first go through the convolutional encoder
+    that the torso names. An MLP follows, with linear heads for the state outputs. The action
+    outputs come from one LSTM step for each action out of the torso's embedding, and an MLP head
+    for each output. An optional LSTM stands between the torso and everything else.
 
     Args:
         spec: the rule's outputs.
@@ -198,24 +210,31 @@ def standard(
             or [height, width, channels]; "auto": residual for those of at least 16 pixels a side.
             Bytes (uint8) of an image are divided by 255; those of anything else are not.
         hidden: widths of the torso's MLP.
-        filters: filters of each section of the residual encoder.
+        filters: filters of each section of the encoder.
         action_lstm: width of the action model's LSTM.
         action_hidden: widths of the hidden layers of the action model's heads.
         lstm: width of an LSTM that carries memory from one step to the next; 0: none.
 
     Raises:
-        UserError: the torso is to be residual, but nothing in an observation is an image; or an
-            image has its channels first.
+        UserError: the torso is for images, but nothing in an observation is one; or an image has
+            its channels first.
     """
     leaves = jax.tree.leaves(observation)
     images = tuple(_is_image(leaf, torso) for leaf in leaves)
-    if torso == "residual" and not any(images):
+    if torso in ENCODERS and not any(images):
         raise UserError(
-            f"torso is 'residual', but observations of {[leaf.shape for leaf in leaves]} hold no "
+            f"torso is {torso!r}, but observations of {[leaf.shape for leaf in leaves]} hold no "
             "image, [height, width] or [height, width, channels]; expected 'mlp' or 'auto'"
         )
     net = _Standard(
-        spec, images, tuple(hidden), tuple(filters), action_lstm, tuple(action_hidden), lstm
+        spec=spec,
+        images=images,
+        encoder=ENCODERS.get(torso) or next(iter(ENCODERS.values())),
+        hidden=tuple(hidden),
+        filters=tuple(filters),
+        action_lstm=action_lstm,
+        action_hidden=tuple(action_hidden),
+        core=lstm,
     )
     recurrence = None
     if lstm:

@@ -8,13 +8,7 @@ import numpy as np
 
 from discorl.comparison.results import Results
 from discorl.runs.panels import Scale
-
-AGGREGATE_TITLES = {
-    "iqm": "Interquartile mean",
-    "median": "Median",
-    "mean": "Mean",
-    "optimality_gap": "Optimality gap (lower is better)",
-}
+from discorl.runs.statistics import AGGREGATES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +87,7 @@ Chart = LineChart | IntervalChart
 def aggregate_titles(results: Results) -> dict[str, str]:
     """The aggregates that there are, by name."""
     found = next(iter(results.aggregates.values()), {})
-    return {name: title for name, title in AGGREGATE_TITLES.items() if name in found}
+    return {name: each.title for name, each in AGGREGATES.items() if name in found}
 
 
 def aggregates(results: Results) -> IntervalChart:

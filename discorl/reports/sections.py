@@ -13,7 +13,7 @@ from discorl.comparison.costs import as_text
 from discorl.comparison.results import Results
 from discorl.reports import charts, page
 from discorl.reports.page import NOTHING, Cell, Rows, Table
-from discorl.runs.statistics import SAMPLES, Estimate
+from discorl.runs.statistics import AGGREGATES, SAMPLES, Estimate
 
 FEW_RUNS = 5
 
@@ -93,7 +93,7 @@ def _best(results: Results) -> dict[str, Any] | None:
 def _summary(results: Results) -> Table:
     titles = charts.aggregate_titles(results)
     best = {
-        name: (min if name == "optimality_gap" else max)(
+        name: (min if AGGREGATES[name].lower_is_better else max)(
             row[name].value for row in results.aggregates.values()
         )
         for name in titles

@@ -56,11 +56,28 @@ def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
     return target - np.minimum(scores, target).mean(axis=(-2, -1))
 
 
-AGGREGATES: dict[str, Statistic] = {
-    "iqm": interquartile_mean,
-    "median": median,
-    "mean": mean,
-    "optimality_gap": optimality_gap,
+@dataclasses.dataclass(frozen=True)
+class Aggregate:
+    """One number for all runs of a rule, and how tables and charts show it."""
+
+    function: Statistic
+    heading: str  # of a column in the terminal
+    title: str  # on a page
+    lower_is_better: bool = False
+    needs_scale: bool = False  # means nothing unless scores are normalised
+
+
+AGGREGATES = {
+    "iqm": Aggregate(interquartile_mean, "IQM", "Interquartile mean"),
+    "median": Aggregate(median, "median", "Median"),
+    "mean": Aggregate(mean, "mean", "Mean"),
+    "optimality_gap": Aggregate(
+        optimality_gap,
+        "optimality gap",
+        "Optimality gap (lower is better)",
+        lower_is_better=True,
+        needs_scale=True,
+    ),
 }
 
 
