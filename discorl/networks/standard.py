@@ -234,7 +234,7 @@ def standard(
         filters=tuple(filters),
         action_lstm=action_lstm,
         action_hidden=tuple(action_hidden),
-        core=lstm,
+        lstm=lstm,
     )
     recurrence = None
     if lstm:
