@@ -1,5 +1,10 @@
 """Whole lives as one program, against plain training runs."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,6 +42,10 @@ def lives():
 
 @pytest.fixture(scope="module")
 def start(lives):
+    return start_of(lives)
+
+
+def start_of(lives):
     """Parameters, tasks and keys of two lives."""
     return (
         etas_of(Lean(), 2),
@@ -99,6 +108,26 @@ def test_hand_made_rules_live_too():
     sums, counts = plain_run(lives, agent, (), task, keys[0], RATES[0], 4)
     np.testing.assert_array_equal(record.episodes[0], binned(counts, 4))
     np.testing.assert_allclose(record.return_sum[0], binned(sums, 4), rtol=1e-5)
+
+
+def test_lives_on_two_devices(lives, start, tmp_path):
+    """In a process of its own: the number of devices is fixed when JAX starts."""
+    script = (
+        "import sys, jax, numpy as np, test_lives as t\n"
+        "assert jax.device_count() == 2\n"
+        "lives = t.Lives(t.FAMILY, t.AGENT, t.Lean(), size=2)\n"
+        "record = lives.run(*t.start_of(lives), t.RATES, 40)\n"
+        "np.savez(sys.argv[1], record.return_sum, record.episodes)\n"
+    )
+    tests = Path(__file__).parent
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    environment = dict(os.environ, XLA_FLAGS=flags, PYTHONPATH=f"{tests}{os.pathsep}{tests.parent}")
+    command = [sys.executable, "-c", script, str(tmp_path / "record.npz")]
+    subprocess.run(command, check=True, env=environment)
+    found = np.load(tmp_path / "record.npz")
+    record = lives.run(*start, RATES, 40)
+    np.testing.assert_array_equal(found["arr_1"], record.episodes)
+    np.testing.assert_allclose(found["arr_0"], record.return_sum, rtol=1e-5)
 
 
 def test_scores_are_between_random_and_optimal_play(lives, start):

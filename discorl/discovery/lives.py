@@ -7,10 +7,12 @@ one program serves evolution, validation, sweeps and tests, with discovered and 
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 from discorl.agent.assembly import make_learner
 from discorl.agent.config import AgentConfig
@@ -71,13 +73,13 @@ class Lives:
             family: whose members the agents live in.
             agent: the agents; their learning rate is given to each life.
             rule: that they learn by.
-            size: lives that are lived side by side.
+            size: lives that are lived side by side, on as many devices as divide it.
         """
         validation.integer("size", size, least=1)
         self.family, self.size = family, size
         self._agent = agent
         self._learner = make_learner(agent, rule, family.num_actions, family.observation)
-        self._program = jax.jit(self.program)
+        self._program = jax.jit(self._on_devices())
         self._sample = jax.jit(jax.vmap(family.sample, in_axes=(0, None)), static_argnums=1)
         self._reference = jax.jit(jax.vmap(family.reference))
 
@@ -158,9 +160,24 @@ class Lives:
 
         axes = self._axes(tasks)
         state = jax.vmap(begin, out_axes=axes)(tasks, keys, rates)
-        empty = jnp.zeros((BINS, self.size))
+        empty = jnp.zeros((BINS, keys.shape[0]))
         carry = jax.lax.fori_loop(0, updates, body, (state, empty, empty))
         return carry[1].T, carry[2].T
+
+    def _on_devices(self) -> Callable[..., tuple[Array, Array]]:
+        """The program on its share of the lives on every device; none needs to hear of others."""
+        count = max(n for n in range(1, len(jax.devices()) + 1) if self.size % n == 0)
+        if count == 1:
+            return self.program
+        mesh = Mesh(np.array(jax.devices()[:count]), ("lives",))
+        lives, shared = PartitionSpec("lives"), PartitionSpec()
+        return jax.shard_map(
+            self.program,
+            mesh=mesh,
+            in_specs=(lives, lives, lives, lives, shared),
+            out_specs=lives,
+            check_vma=False,
+        )
 
     def _compiled_agent(self, task: PyTree) -> CompiledAgent:
         return CompiledAgent(self._agent, self.family.environment(task), self._learner)
