@@ -15,6 +15,7 @@ from discorl import cli
 from discorl.discovery import loop
 from discorl.discovery.population import Population
 from discorl.discovery.scoring import Scoring
+from discorl.discovery.start import starting_rule
 from discorl.rules.files import weights
 
 # So eager that what they earn depends on the rule soon.
@@ -61,7 +62,7 @@ TINY = {
     "checkpoint_every": 2,
 }
 CONFIG = discorl.configure_discovery(**TINY)
-RULE, ETA = loop.starting_rule(CONFIG)
+RULE, ETA = starting_rule(CONFIG)
 
 
 def numbers(tree):

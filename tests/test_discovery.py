@@ -28,6 +28,7 @@ from discoveries import (
 import discorl
 from discorl.discovery import loop
 from discorl.discovery.population import Population
+from discorl.discovery.start import keys_of, starting_rule
 from discorl.rules.files import weights
 from discorl.types import UserError
 
@@ -124,7 +125,7 @@ def whole(tmp_path_factory, shared_programs):
 
 
 def test_members_of_a_family_share_a_program(shared_programs):
-    scoring = loop.Scoring(CONFIG, RULE, loop._keys(CONFIG).scoring)
+    scoring = loop.Scoring(CONFIG, RULE, keys_of(CONFIG).scoring)
     one, two = scoring._programs.values()
     assert one is two
 
@@ -273,11 +274,11 @@ def test_fine_tuning_starts_from_the_given_rule(whole, tmp_path):
     weights.save(file, eta, {"bins": 5})
     # Sizes of its own in the settings count for nothing: the rule brings them.
     settings = TINY | {"meta_steps": 1, "start": str(file), "out": tmp_path / "run"}
-    rule, start = loop.starting_rule(discorl.configure_discovery(start=str(file)))
+    rule, start = starting_rule(discorl.configure_discovery(start=str(file)))
     assert (rule.sizes, rule.num_bins) == (CONFIG.sizes, 5)
     assert_same(start, eta)
     ablated = discorl.configure_discovery(start=str(file), without="q+aux_pi")
-    assert loop.starting_rule(ablated)[0] == dataclasses.replace(rule, without="q+aux_pi")
+    assert starting_rule(ablated)[0] == dataclasses.replace(rule, without="q+aux_pi")
     result = discorl.discover(**settings)
     distance = max(
         float(np.max(np.abs(x - y)))

@@ -16,6 +16,7 @@ import discorl
 from discorl.discovery import loop
 from discorl.discovery.population import Population
 from discorl.discovery.scoring import Scoring
+from discorl.discovery.start import keys_of, starting_rule
 from discorl.envs.host import EnvironmentFailure, HostEnvironment, SerialVector, seeds_from
 from discorl.types import UserError
 
@@ -106,16 +107,14 @@ CONFIG = discorl.configure_discovery(
     evaluate_every=1,
     checkpoint_every=50,
 )
-RULE, ETA = loop.starting_rule(CONFIG)
+RULE, ETA = starting_rule(CONFIG)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def shared_programs():
     """All runs here have the same programs."""
     population = functools.cache(lambda config, rule: Population(config, rule))
-    scoring = functools.cache(
-        lambda config, rule: Scoring(config, rule, loop._keys(CONFIG).scoring)
-    )
+    scoring = functools.cache(lambda config, rule: Scoring(config, rule, keys_of(CONFIG).scoring))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "Population", population)
         patch.setattr(loop, "Scoring", lambda config, rule, key: scoring(config, rule))

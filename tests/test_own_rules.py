@@ -12,6 +12,7 @@ import discorl
 from discorl import envs, rules
 from discorl.cli import envs as envs_command
 from discorl.cli import rules as rules_command
+from discorl.discovery.start import keys_of
 from discorl.rules import PPO, Disco, conformance
 from discorl.rules.files import library
 from discorl.runs import npz
@@ -427,3 +428,62 @@ def test_disco_keeps_its_published_file(tmp_path, golden):
     rule.save(tmp_path / "rule.npz", eta)
     assert npz.read(tmp_path / "rule.npz").metadata == {"bins": 21, "without": "none"}
     assert rules.load(str(tmp_path / "rule.npz"))[0] == rule
+
+
+# --- discovery ------------------------------------------------------------------------------------
+
+TINY = {
+    "envs": ("catch:rows=3,columns=2",),
+    "evaluate_on": ("catch:rows=3,columns=2",),
+    "agents": 2,
+    "meta_steps": 4,
+    "checkpoint_every": 2,
+    "evaluate_every": 2,
+    "evaluate_updates": 3,
+    "window": 2,
+    "hidden": (4,),
+    "value_hidden": (4,),
+    "num_envs": 4,
+    "batch": 4,
+    "unroll": 3,
+    "validation_envs": 2,
+    "validation_unroll": 3,
+}
+
+
+def test_discovery_over_a_rule_of_ones_own(write, tmp_path):
+    write("my_rules.py", OWN)
+    whole = discorl.discover(rule="my_rules:Mine,scale=3", **TINY)
+    assert whole.rule.scale == 3
+    start = type(whole.rule)().init_params(keys_of(whole.config).rule)
+    moved = jax.tree.map(lambda x, y: bool(np.any(x != y)), whole.eta, start)
+    assert all(jax.tree.leaves(moved))
+    run = tmp_path / "run"
+    discorl.discover(rule="my_rules:Mine,scale=3", out=run, **TINY)
+    kept, eta = rules.load(str(run / "rule.npz"))
+    assert kept.scale == 3
+    np.testing.assert_array_equal(eta["weight"], whole.eta["weight"])
+    for checkpoint in sorted((run / "checkpoints").iterdir())[1:]:
+        checkpoint.unlink()
+    resumed = discorl.discover(resume=run)
+    np.testing.assert_array_equal(resumed.eta["weight"], whole.eta["weight"])
+    further = discorl.discover(start=str(run / "rule.npz"), **TINY | {"meta_steps": 1})
+    assert further.rule == kept
+    given = discorl.discover(rule=(kept, eta), **TINY | {"meta_steps": 1})
+    np.testing.assert_array_equal(given.eta["weight"], further.eta["weight"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rule": "ppo"}, "rule is 'ppo', a rule without parameters to discover; expected"),
+        ({"start": "ppo"}, "start is 'ppo', a rule without parameters to discover; expected"),
+        ({"rule": "lean", "start": "muesli"}, "start is 'muesli', which is for the rule 'disco'"),
+        ({"rule": "lean", "without": "q"}, "without is 'q', which is for the rule 'disco'"),
+        ({"rule": "leen"}, "no rule 'leen'; did you mean 'lean'?"),
+    ],
+)
+def test_rules_that_cannot_be_discovered_are_refused(settings, message):
+    with pytest.raises(UserError) as error:
+        discorl.discover(**TINY | settings)
+    assert message in str(error.value)

@@ -16,6 +16,7 @@ from discorl.discovery.agents import Agents
 from discorl.discovery.imitation import Imitated, Imitators
 from discorl.discovery.population import Population
 from discorl.discovery.scoring import Scoring
+from discorl.discovery.start import keys_of, starting_rule
 from discorl.envs.base import Environment, Step
 from discorl.types import Array, Key, UserError
 
@@ -88,7 +89,7 @@ SETTINGS = TINY | {
 PLAIN = discorl.configure_discovery(**SETTINGS | {"population": BY_ITSELF})
 OVERLAPPING = discorl.configure_discovery(**SETTINGS | {"population": STACKED, "stride": 1})
 FAR = dataclasses.replace(OVERLAPPING, stride=5)
-RULE, ETA = loop.starting_rule(PLAIN)
+RULE, ETA = starting_rule(PLAIN)
 
 population_of = functools.cache(lambda config: Population(config, RULE))
 
@@ -227,7 +228,7 @@ def test_beyond_the_window_agents_make_plain_updates(window, life):
 
 @pytest.mark.long
 def test_a_run_of_overlapping_windows_is_resumed_bit_for_bit(tmp_path, monkeypatch):
-    scoring = functools.cache(lambda config: Scoring(config, RULE, loop._keys(config).scoring))
+    scoring = functools.cache(lambda config: Scoring(config, RULE, keys_of(config).scoring))
     monkeypatch.setattr(loop, "Population", lambda config, rule: population_of(config))
     monkeypatch.setattr(loop, "Scoring", lambda config, rule, key: scoring(config))
     whole = discorl.discover(OVERLAPPING, out=tmp_path / "whole")

@@ -93,9 +93,12 @@ class DiscoverConfig:
     """Seed of the run."""
     meta_steps: int = 800
     """How many steps of the rule to make."""
+    rule: str = "disco"
+    """Rule to discover, if it starts from scratch: `disco`, in the sizes below, or any other rule
+    with parameters, optionally with settings: `lean`, `package.module:MyRule,setting=3`."""
     start: str = "scratch"
-    """Rule to start from, a name or a file; `scratch` is a new one, and `muesli` a new one that has
-    learned to imitate Muesli's update."""
+    """Learned rule to start from, a name or a file; `scratch` is a new one, and `muesli` a new
+    `disco` rule that has learned to imitate Muesli's update."""
     imitation_steps: int = 2000
     """Steps of that imitation."""
     rules_path: str | None = None

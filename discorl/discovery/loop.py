@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,28 +21,17 @@ from discorl.discovery.imitation import imitate
 from discorl.discovery.population import Columns, Population, PopulationState
 from discorl.discovery.presets import configure_discovery
 from discorl.discovery.scoring import LAST, Scoring
+from discorl.discovery.start import IMITATED, SCRATCH, check_start, keys_of, starting_rule
 from discorl.envs.host import EnvironmentFailure
-from discorl.rules import Disco
+from discorl.rules import Disco, Rule
 from discorl.runs import Run, check_source, compilation, config_of, curves
 from discorl.runs.interrupts import interrupts
 from discorl.runs.metrics import as_columns, as_rows, known_mean
 from discorl.runs.progress import Progress
 from discorl.runs.versions import versions
-from discorl.types import Array, Key, Params, UserError
+from discorl.types import Array, Params, UserError
 
 Rows = list[dict[str, float]]
-
-SCRATCH, IMITATED = "scratch", "muesli"  # starts without a file
-
-
-class _Keys(NamedTuple):
-    rule: Key
-    population: Key
-    scoring: Key
-
-
-def _keys(config: DiscoverConfig) -> _Keys:
-    return _Keys(*jax.random.split(jax.random.key(config.seed), 3))
 
 
 @jax.tree_util.register_dataclass
@@ -61,7 +50,7 @@ class DiscoverResult:
     """What discovery leaves behind."""
 
     config: DiscoverConfig
-    rule: Disco
+    rule: Rule
     eta: Params  # the rule's parameters, or their average, after the last meta-step
     best_eta: Params  # and those that were evaluated best
     best_score: float
@@ -77,6 +66,7 @@ def discover(
     *,
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    rule: rules.Given | None = None,
     **settings: Any,
 ) -> DiscoverResult:
     """Discovers a rule, from scratch or from another rule.
@@ -86,6 +76,8 @@ def discover(
         out: the run directory to make; None keeps nothing on disk. It will hold the current rule
             in `rule.npz` and the best one in `best.npz`, both ready for `discorl.train`.
         resume: a run directory to go on with, in place of settings.
+        rule: the rule to discover: a text that names it, or a rule of your own, as a pair with the
+            parameters to start from or without, which makes new ones.
         **settings: settings of `DiscoverConfig`; see `discorl.configure_discovery`.
 
     Returns:
@@ -95,6 +87,9 @@ def discover(
         result = discorl.discover(preset="laptop", meta_steps=500, out="runs/mine")
         discorl.train(rule="runs/mine/best.npz", env="catch")
     """
+    own_rule = None if isinstance(rule, str) else rule
+    if isinstance(rule, str):
+        settings["rule"] = rule
     check_source(config, settings, out=out, resume=resume)
     compilation.enable_cache()
     with contextlib.ExitStack() as stack:
@@ -105,52 +100,27 @@ def discover(
                 raise UserError(f"{resume} holds a run of `{run.kind}`, not of `discover`")
             config = config_of(run, DiscoverConfig)
         config = config or configure_discovery(**settings)
+        if own_rule is not None:
+            config = dataclasses.replace(config, rule=rules.text_of(own_rule))
         _tell_of_sizes_left_out(config)
-        rule, eta = starting_rule(config, _kept_start(run))
-        population = Population(config, rule)
+        built, eta = starting_rule(config, _kept_start(run), own_rule)
+        population = Population(config, built)
         stack.callback(population.close)
-        _check_start(config, rule, population)
-        scoring = Scoring(config, rule, _keys(config).scoring)
+        check_start(config, built, population.host_environments)
+        scoring = Scoring(config, built, keys_of(config).scoring)
         if out is not None:
             is_new = config.start in (SCRATCH, IMITATED)
             start = None if is_new else rules.find(config.start, config.rules_path)
             copies = {"start.npz": start}
             run = stack.enter_context(Run.create(out, config.as_dict(), "discover", copies))
         if config.start == IMITATED and _kept_start(run) is None:
-            eta = imitate(config, rule, eta, jax.random.fold_in(_keys(config).population, 0x1317))
+            assert isinstance(built, Disco), "any other rule is refused"
+            eta = imitate(
+                config, built, eta, jax.random.fold_in(keys_of(config).population, 0x1317)
+            )
             if run is not None:
-                rule.save(run.path / "start.npz", eta)
-        return _Loop(config, population, scoring, rule, eta, run).run()
-
-
-def starting_rule(config: DiscoverConfig, file: Path | None = None) -> tuple[Disco, Params]:
-    """The rule that discovery starts from, and its parameters, before any imitation.
-
-    Args:
-        config: the settings; a rule that they name brings its own sizes and bins.
-        file: file of that rule, in place of where it would be looked for.
-    """
-    start = config.start
-    if start == IMITATED and file is not None:
-        start = os.fspath(file)  # a learned rule by now
-    if start in (SCRATCH, IMITATED):
-        rule = Disco(
-            sizes=config.sizes,
-            num_bins=config.bins,
-            without=config.without,
-            regularisers=config.regularisers,
-        )
-        return rule, jax.jit(rule.init_params)(_keys(config).rule)
-    loaded, eta = rules.load(start, file=file, rules_path=config.rules_path)
-    if not isinstance(loaded, Disco):
-        raise UserError(
-            f"start is {config.start!r}, a rule made by hand; expected {IMITATED!r}, or a learned "
-            "rule by its name or file"
-        )
-    loaded = dataclasses.replace(loaded, regularisers=config.regularisers)
-    if config.without != "none":
-        loaded = dataclasses.replace(loaded, without=config.without)
-    return loaded, jax.tree.map(jnp.asarray, eta)
+                built.save(run.path / "start.npz", eta)
+        return _Loop(config, population, scoring, built, eta, run).run()
 
 
 def _tell_of_sizes_left_out(config: DiscoverConfig) -> None:
@@ -158,19 +128,6 @@ def _tell_of_sizes_left_out(config: DiscoverConfig) -> None:
         notice = distributions.notice(group.env, group.agents or config.agents)
         if notice is not None:
             print(notice, file=sys.stderr)
-
-
-def _check_start(config: DiscoverConfig, rule: Disco, population: Population) -> None:
-    if config.start == IMITATED and population.host_environments:
-        raise UserError(
-            f"start is {IMITATED!r}, which learns in environments written in JAX only, and "
-            f"{population.host_environments[0]} is on the host: expected a rule or {SCRATCH!r}"
-        )
-    if "q" in rule.ablated and (config.start == IMITATED or config.target_improvement > 0):
-        raise UserError(
-            "the rule is without q, whose advantages would improve its policy targets: expected "
-            f"target_improvement 0 and a start other than {IMITATED!r}"
-        )
 
 
 def _kept_start(run: Run | None) -> Path | None:
@@ -186,7 +143,7 @@ class _Loop:
         config: DiscoverConfig,
         population: Population,
         scoring: Scoring,
-        rule: Disco,
+        rule: Rule,
         eta: Params,
         run: Run | None,
     ) -> None:
@@ -237,7 +194,7 @@ class _Loop:
 
     def _initial_state(self) -> DiscoverState:
         return DiscoverState(
-            population=self._population.init(self._eta, _keys(self._config).population),
+            population=self._population.init(self._eta, keys_of(self._config).population),
             best_eta=self._eta,
             best_score=jnp.float32(-jnp.inf),
             best_meta_step=jnp.int32(0),

@@ -1,0 +1,100 @@
+"""Where a discovery starts: the rule, its first parameters, and the run's random keys."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from discorl import rules
+from discorl.discovery.config import DiscoverConfig
+from discorl.rules import Disco, Rule
+from discorl.types import Key, Params, UserError
+
+SCRATCH, IMITATED = "scratch", "muesli"  # starts without a file
+
+
+class Keys(NamedTuple):
+    """Random keys of a run, each for a purpose of its own."""
+
+    rule: Key
+    population: Key
+    scoring: Key
+
+
+def keys_of(config: DiscoverConfig) -> Keys:
+    """The keys that follow from the seed."""
+    return Keys(*jax.random.split(jax.random.key(config.seed), 3))
+
+
+def starting_rule(
+    config: DiscoverConfig, file: Path | None = None, rule: rules.Given | None = None
+) -> tuple[Rule, Params]:
+    """The rule that discovery starts from, and its parameters, before any imitation.
+
+    Args:
+        config: the settings; a rule that they name brings its own sizes and bins.
+        file: file of that rule, in place of where it would be looked for.
+        rule: a rule as an object, in place of the one that the settings name.
+
+    Raises:
+        UserError: the rule has no parameters, or a setting is for another kind of rule.
+    """
+    start = config.start
+    if start == IMITATED and file is not None:
+        start = os.fspath(file)  # a learned rule by now
+    if start not in (SCRATCH, IMITATED):
+        built, eta = rules.load(start, file=file, rules_path=config.rules_path)
+    elif rule is None and config.rule == Disco.name:
+        built = Disco(sizes=config.sizes, num_bins=config.bins, without=config.without)
+        eta = None
+    else:
+        built, eta = rules.load(rule or config.rule, rules_path=config.rules_path)
+        eta = eta if isinstance(rule, tuple) else None
+    if not rules.is_learned(built):
+        setting, value = ("rule", config.rule) if start == SCRATCH else ("start", start)
+        raise UserError(
+            f"{setting} is {value!r}, a rule without parameters to discover; expected a learned "
+            "rule by its name or file, or a class with `init_params`"
+        )
+    if isinstance(built, Disco):
+        built = dataclasses.replace(built, regularisers=config.regularisers)
+        if config.without != "none":
+            built = dataclasses.replace(built, without=config.without)
+    if eta is None:  # by a key of the run's own
+        return built, jax.jit(built.init_params)(keys_of(config).rule)
+    return built, jax.tree.map(jnp.asarray, eta)
+
+
+def check_start(config: DiscoverConfig, rule: Rule, host_environments: Sequence[str]) -> None:
+    """Refuses a start that does not go with the rule or with the environments.
+
+    Args:
+        config: the settings.
+        rule: from `starting_rule`.
+        host_environments: those of the population that are on the host.
+
+    Raises:
+        UserError: names the setting that does not fit.
+    """
+    if not isinstance(rule, Disco):
+        misplaced = {"start": config.start == IMITATED, "without": config.without != "none"}
+        for name in (name for name, given in misplaced.items() if given):
+            raise UserError(
+                f"{name} is {getattr(config, name)!r}, which is for the rule 'disco', and the rule "
+                f"is {config.rule!r}: leave it out"
+            )
+        return
+    if config.start == IMITATED and host_environments:
+        raise UserError(
+            f"start is {IMITATED!r}, which learns in environments written in JAX only, and "
+            f"{host_environments[0]} is on the host: expected a rule or {SCRATCH!r}"
+        )
+    if "q" in rule.ablated and (config.start == IMITATED or config.target_improvement > 0):
+        raise UserError(
+            "the rule is without q, whose advantages would improve its policy targets: expected "
+            f"target_improvement 0 and a start other than {IMITATED!r}"
+        )
