@@ -16,6 +16,7 @@ import numpy as np
 
 from discorl.discovery.lives import Lives, Record
 from discorl.types import Array, Key, Params, PyTree, UserError
+from discorl.types.validation import Fields
 
 LEAST_SCORE, MOST_SCORE = -0.25, 1.1  # beyond, a life tells nothing more
 GOLDEN = 0.6180339887498949
@@ -59,17 +60,15 @@ class Settings:
     generation to this power."""
 
     def __post_init__(self) -> None:
-        for name in ("generations", "shortest"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if self.longest < self.shortest:
-            raise UserError(f"longest is {self.longest}; expected at least {self.shortest}")
-        for name in ("noise", "step", "most_difference"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} is {getattr(self, name)}; expected a positive number")
-        for name in ("momentum", "cooldown", "least_decay", "end_weight", "end_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} is {getattr(self, name)}; expected a number from 0 to 1")
+        fields = Fields(self)
+        fields.integer("generations", "shortest", least=1)
+        fields.integer("longest", least=self.shortest)
+        fields.integer("rank", least=0)
+        fields.number("noise", "step", "learning_rate", "most_difference", above=0)
+        fields.number("cooldown", "least_decay", "end_weight", least=0, most=1)
+        fields.number("end_share", above=0, most=1)
+        fields.number("momentum", least=0, below=1)
+        fields.number("averaging", least=0)
 
     def length(self, place: float) -> int:
         """Updates of a life at a place from 0 to 1 between the shortest and the longest."""
