@@ -90,3 +90,15 @@ def test_networks_of_other_libraries_with_a_discovered_rule(
 def test_networks_of_other_libraries_learn(name, monkeypatch, capsys):
     out = run(name, monkeypatch, capsys)
     assert float(re.search(r"the updates: (-?\d\.\d\d)", out)[1]) > 0.8
+
+
+def test_the_recipes_name_files_and_tests_that_exist():
+    root = EXAMPLES.parent
+    text = (root / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`(tests/\w+\.py)::(\w+)`", text)
+    assert len(named) == 7
+    for path, test in named:
+        assert f"\ndef {test}(" in (root / path).read_text(), test
+    files = re.findall(r"`((?:discorl|docs|examples)/[\w./]+)`", text)
+    assert len(files) >= 8
+    assert [path for path in files if not (root / path).exists()] == []
