@@ -12,7 +12,6 @@ import pytest
 
 from discorl.agent.config import AgentConfig, NetworkConfig, OptimiserConfig
 from discorl.agent.optimiser import with_learning_rate
-from discorl.discovery.evolution import Evolution, Settings
 from discorl.discovery.lives import BINS, Lives, Record
 from discorl.envs.families import Chain
 from discorl.rules.lean import Lean
@@ -151,15 +150,3 @@ def test_what_a_record_tells():
 def test_no_lives():
     with pytest.raises(UserError, match="size is 0"):
         Lives(FAMILY, AGENT, Lean(), size=0)
-
-
-def test_evolution_over_real_lives(lives):
-    """One pair: the parameters move towards the better life, in what evolves."""
-    settings = Settings(shortest=20, longest=20, noise=0.5, scales={"hidden": 0.0})
-    evolution = Evolution([lives], settings)
-    eta = Lean().init_params(jax.random.key(0))
-    state, metrics = evolution.step(evolution.init(eta, jax.random.key(5)))
-    assert metrics["length/0"] == 20
-    assert -0.25 <= metrics["score/0"] <= 1.1
-    assert (state.eta["coefficients"] != 0).all()
-    np.testing.assert_array_equal(state.eta["hidden"], eta["hidden"])

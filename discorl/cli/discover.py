@@ -22,7 +22,7 @@ from discorl.discovery import (
     configure_discovery,
     discover,
 )
-from discorl.runs.metrics import recent_return
+from discorl.runs.metrics import RECENT, recent_return
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,21 +84,32 @@ def _data(result: DiscoverResult) -> dict:
         "finished": result.finished,
         "meta_steps": int(result.metrics["update"][-1]),
         "seconds": result.seconds,
-        "recent_return": recent_return(result.metrics),
+        **_recent(result),
         "score": float(result.evaluations["score"][-1]),
         "best_score": result.best_score,
-        "dropped": int(result.metrics["dropped"][-1]),
+        "dropped": int(result.metrics.get("dropped", [0])[-1]),
         "rule": f"{path}/rule.npz",
         # Without a score it is only the rule that discovery started from.
         "best": f"{path}/best.npz" if math.isfinite(result.best_score) else None,
     }
 
 
+def _recent(result: DiscoverResult) -> dict[str, float]:
+    """What the agents of the last tenth of the steps earned."""
+    if result.config.method == "meta_gradient":
+        return {"recent_return": recent_return(result.metrics)}
+    scores = result.metrics["score"]
+    return {"recent_score": float(scores[-math.ceil(RECENT * len(scores)) :].mean())}
+
+
 def _text(result: DiscoverResult) -> str:
     data = _data(result)
     lines = [
         f"{data['meta_steps']} meta-steps in {result.seconds:.1f} s",
-        f"mean return of the agents, last tenth: {data['recent_return']:.3f}",
+        *(
+            f"mean {name.removeprefix('recent_')} of the agents, last tenth: {value:.3f}"
+            for name, value in _recent(result).items()
+        ),
         f"score with fresh agents: {data['score']:.3f}, at best {result.best_score:.3f}"
         if data["best"]
         else "score with fresh agents: none, for in no evaluation did an episode end in every "

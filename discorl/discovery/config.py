@@ -2,16 +2,18 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from discorl.agent.config import AgentConfig, OptimiserConfig, Schedule
 from discorl.discovery import distributions
+from discorl.discovery.evolution import EvolutionConfig
 from discorl.rules.meta_network import Sizes
 from discorl.rules.regularisers import Regularisers
 from discorl.types import UserError, settings
 from discorl.types.validation import Fields, refuse
 
 Task = TypeVar("Task", bound="TaskConfig")
+MethodName = Literal["meta_gradient", "es"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +93,13 @@ class DiscoverConfig:
     """Where the other settings start from."""
     seed: int = 0
     """Seed of the run."""
+    method: MethodName = "meta_gradient"
+    """How the rule is improved: by gradients through windows of updates, or by an evolution
+    strategy over whole lives."""
+    evolution: EvolutionConfig = EvolutionConfig()
+    """The evolution strategy."""
     meta_steps: int = 800
-    """How many steps of the rule to make."""
+    """How many steps of the rule to make; with `es`, generations."""
     rule: str = "disco"
     """Rule to discover, if it starts from scratch: `disco`, in the sizes below, or any other rule
     with parameters, optionally with settings: `lean`, `package.module:MyRule,setting=3`."""
@@ -201,6 +208,7 @@ class DiscoverConfig:
         fields.require(self.bins % 2 == 1, "bins", "an odd number")
         known = "'scratch', 'muesli', or a learned rule by its name or file"
         fields.require(isinstance(self.start, str) and self.start != "", "start", known)
+        fields.choice("method", get_args(MethodName))
         fields.choice("meta_schedule", get_args(Schedule))
         fields.number("ema", least=0, below=1)
         fields.number("meta_learning_rate", "max_meta_gradient", "value_learning_rate", above=0)

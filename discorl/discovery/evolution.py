@@ -23,36 +23,32 @@ GOLDEN = 0.6180339887498949
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """How a rule evolves."""
+class EvolutionConfig:
+    """How a rule evolves over whole lives."""
 
-    generations: int = 400
-    """Generations of the whole run, over which noise and steps are laid out."""
     noise: float = 0.25
     """Standard deviation of the perturbations."""
-    step: float = 0.12
+    step: float = 0.06
     """Root mean square of the movement in one generation."""
     momentum: float = 0.9
     """Decay of the moving average of gradients."""
-    cooldown: float = 0.3
+    cooldown: float = 0.7
     """Share of the generations, at their end, in which steps decay; noise decays half as far."""
     least_decay: float = 0.1
     """What steps decay to, as a share."""
-    shortest: int = 150
+    shortest_life: int = 150
     """Updates of the shortest lives."""
-    longest: int = 1200
+    longest_life: int = 1000
     """Updates of the longest lives; lengths are spread evenly on a logarithmic scale."""
-    learning_rate: float = 1e-2
-    """Learning rate of the agents, before the rule's own multiplier."""
     end_weight: float = 0.6
     """Weight of the end of a life in its score; the area under its curve has the rest."""
     end_share: float = 0.25
     """Share of a life that counts as its end."""
     most_difference: float = 1.0
-    """Clip of the difference between the lives of a pair."""
-    scales: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Scale of perturbations and steps by the name of a part of `eta`, the first in its path; 1
-    where nothing is said, and 0 for parts that stay as they are."""
+    """Clip of the difference between the two lives of a pair."""
+    parts: tuple[str, ...] = ()
+    """Parts of the rule's parameters to evolve, by the first name in their path; by default those
+    that the rule says (`Rule.noise_scales`)."""
     rank: int = 0
     """Rank of the perturbations of matrices; 0: full."""
     averaging: float = 4.0
@@ -61,10 +57,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
-        fields.integer("generations", "shortest", least=1)
-        fields.integer("longest", least=self.shortest)
+        fields.integer("shortest_life", least=1)
+        fields.integer("longest_life", least=self.shortest_life)
         fields.integer("rank", least=0)
-        fields.number("noise", "step", "learning_rate", "most_difference", above=0)
+        fields.number("noise", "step", "most_difference", above=0)
         fields.number("cooldown", "least_decay", "end_weight", least=0, most=1)
         fields.number("end_share", above=0, most=1)
         fields.number("momentum", least=0, below=1)
@@ -72,12 +68,11 @@ class Settings:
 
     def length(self, place: float) -> int:
         """Updates of a life at a place from 0 to 1 between the shortest and the longest."""
-        return round(self.shortest * (self.longest / self.shortest) ** place)
+        return round(self.shortest_life * (self.longest_life / self.shortest_life) ** place)
 
-    def decay(self, generation: int) -> float:
-        """Share of the step that is left."""
-        left = 1 - generation / self.generations
-        return min(1.0, max(self.least_decay, left / max(self.cooldown, 1e-9)))
+    def decay(self, progress: float) -> float:
+        """Share of the step that is left after a share of the generations."""
+        return min(1.0, max(self.least_decay, (1 - progress) / max(self.cooldown, 1e-9)))
 
 
 @jax.tree_util.register_dataclass
@@ -94,20 +89,49 @@ class EvolutionState:
     key: Key
 
 
+@dataclasses.dataclass(frozen=True)
+class LifeGroup:
+    """Agents that live side by side, in pairs, in members of one family."""
+
+    name: str  # in metrics; groups of the same name share one weight
+    lives: Lives
+    learning_rate: float
+
+
 class Evolution:
     """Evolves a rule over groups of lives.
 
-    Every group is a family, and holds `size / 2` pairs; a family that comes twice has twice as
-    many. Families count equally, however many groups they have and however large their differences.
+    Every group holds `lives.size / 2` pairs; a family that comes twice has twice as many. Families
+    count equally, however many groups they have and however large their differences are.
     """
 
-    def __init__(self, groups: Sequence[Lives], settings: Settings) -> None:
-        for lives in groups:
-            if lives.size % 2:
-                raise UserError(f"{lives.size} lives are no pairs; expected an even number")
-        self.groups, self.settings = list(groups), settings
-        families = [lives.family for lives in groups]
-        shares = np.array([1 / families.count(family) for family in families])
+    def __init__(
+        self,
+        groups: Sequence[LifeGroup],
+        config: EvolutionConfig,
+        *,
+        generations: int,
+        scales: Mapping[str, float] | None = None,
+    ) -> None:
+        """Prepares the programs.
+
+        Args:
+            groups: where the agents live.
+            config: the settings.
+            generations: of the whole run, over which noise and steps are laid out.
+            scales: of perturbations and steps, by the first name in the path of a part of `eta`; 1
+                where nothing is said, and 0 for parts that stay as they are.
+        """
+        for group in groups:
+            if group.lives.size % 2:
+                raise UserError(
+                    f"{group.name} has {group.lives.size} agents; expected an even number, for "
+                    "evolution has them live in pairs"
+                )
+        self.groups, self.config = list(groups), config
+        self._generations, self._scales = generations, dict(scales or {})
+        names = [group.name for group in groups]
+        shares = np.array([1 / names.count(name) for name in names])
         self._weights = shares / shares.sum()
         self._perturb = jax.jit(self._perturb_of, static_argnums=0)
         self._gradient = jax.jit(self._gradient_of)
@@ -132,72 +156,78 @@ class Evolution:
         Returns:
             the new state; metrics.
         """
-        settings, generation = self.settings, int(state.generation)
-        decay = settings.decay(generation)
+        config, generation = self.config, int(state.generation)
+        decay = config.decay(generation / self._generations)
         spreads = np.array(state.spreads)
-        metrics: dict[str, float] = {}
+        rows: list[dict[str, float]] = []
         halves = []
-        for i, lives in enumerate(self.groups):
+        for i, group in enumerate(self.groups):
             key = jax.random.fold_in(jax.random.fold_in(state.key, generation), i)
-            length = settings.length((i / len(self.groups) + GOLDEN * generation) % 1.0)
-            size = settings.noise * (0.5 + 0.5 * decay)
-            noise, scores = self._generation(lives, state.eta, key, size, length)
+            length = config.length((i / len(self.groups) + GOLDEN * generation) % 1.0)
+            size = config.noise * (0.5 + 0.5 * decay)
+            noise, scores = self._generation(group, state.eta, key, size, length)
             difference = np.clip(
-                scores[0] - scores[1], -settings.most_difference, settings.most_difference
+                scores[0] - scores[1], -config.most_difference, config.most_difference
             )
             spreads[i] = _average(spreads[i], float(difference.std()))
             advantage = self._weights[i] * difference / (spreads[i] + 0.1)
             halves.append(self._gradient(noise, jnp.asarray(advantage, jnp.float32)))
-            metrics |= {
-                f"score/{i}": float(scores.mean()),
-                f"length/{i}": length,
-                f"spread/{i}": float(spreads[i]),
-            }
+            rows.append(
+                {"score": float(scores.mean()), "length": length, "spread": float(spreads[i])}
+            )
         first, second = (
             functools.reduce(lambda x, y: jax.tree.map(jnp.add, x, y), half)
             for half in zip(*halves, strict=True)
         )
-        rates = jnp.float32(decay * settings.step), jnp.float32(generation + 1)
+        rates = jnp.float32(decay * config.step), jnp.float32(generation + 1)
         state, moved = self._move(state, first, second, *rates)
         state = dataclasses.replace(state, spreads=jnp.asarray(spreads, jnp.float32))
-        return state, metrics | {name: float(x) for name, x in moved.items()}
+        return state, {name: float(x) for name, x in moved.items()} | self._metrics(rows)
+
+    def _metrics(self, rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """Metrics by the names of groups, and the score over all, in which families count equally.
+
+        Args:
+            rows: of each group.
+        """
+        names = [group.name for group in self.groups]
+        metrics = {"score": float(self._weights @ [row["score"] for row in rows])}
+        for name in dict.fromkeys(names):
+            alike = [row for row, other in zip(rows, names, strict=True) if other == name]
+            for column in alike[0]:
+                metrics[f"{column}/{name}"] = float(np.mean([row[column] for row in alike]))
+        return metrics
 
     def _generation(
-        self, lives: Lives, eta: Params, key: Key, noise: float, length: int
+        self, group: LifeGroup, eta: Params, key: Key, noise: float, length: int
     ) -> tuple[Params, np.ndarray]:
         """Perturbations, leaves [P, ...], and the scores of both lives of each pair, [2, P]."""
-        pairs = lives.size // 2
+        lives, pairs = group.lives, group.lives.size // 2
         noise_key, task_key, life_key = jax.random.split(key, 3)
         perturbations, etas = self._perturb(pairs, eta, noise_key, jnp.float32(noise))
         tasks = _twice(lives.tasks(jax.random.split(task_key, pairs), "train"))
         keys = _twice(jax.random.split(life_key, pairs))
-        record = lives.run(etas, tasks, keys, self.settings.learning_rate, length)
+        record = lives.run(etas, tasks, keys, group.learning_rate, length)
         return perturbations, self.score(lives, tasks, record).reshape(2, pairs)
 
     def score(self, lives: Lives, tasks: PyTree, record: Record) -> np.ndarray:
         """What lives were worth, [L]."""
-        settings = self.settings
-        parts = record.end(settings.end_share), record.area()
+        parts = record.end(self.config.end_share), record.area()
         # A life in which nothing ends has earned nothing that is known of.
         end, area = (np.nan_to_num(lives.normalise(tasks, part)) for part in parts)
-        worth = (np.clip(part, LEAST_SCORE, MOST_SCORE) for part in (end, area))
-        return np.sum([w * x for w, x in zip(self._worths, worth, strict=True)], axis=0)
-
-    @property
-    def _worths(self) -> tuple[float, float]:
-        return self.settings.end_weight, 1 - self.settings.end_weight
+        end, area = (np.clip(part, LEAST_SCORE, MOST_SCORE) for part in (end, area))
+        return self.config.end_weight * end + (1 - self.config.end_weight) * area
 
     # --- pure functions ---------------------------------------------------------------------------
 
     def _scale(self, path: tuple) -> float:
-        name = str(getattr(path[0], "key", path[0])) if path else ""
-        return self.settings.scales.get(name, 1.0)
+        return self._scales.get(part_of(path), 1.0)
 
     def _perturb_of(self, pairs: int, eta: Params, key: Key, noise: Array) -> tuple[Params, Params]:
         """Standard perturbations, leaves [P, ...], and perturbed parameters, leaves [2 P, ...]."""
         leaves, tree = jax.tree.flatten(eta)
         keys = jax.tree.unflatten(tree, list(jax.random.split(key, len(leaves))))
-        draw = functools.partial(_draw, pairs=pairs, rank=self.settings.rank)
+        draw = functools.partial(_draw, pairs=pairs, rank=self.config.rank)
         drawn = jax.tree.map(draw, keys, eta)
 
         def around(path: tuple, centre: Array, perturbation: Array) -> Array:
@@ -226,7 +256,7 @@ class Evolution:
         self, state: EvolutionState, first: Params, second: Params, step: Array, count: Array
     ) -> tuple[EvolutionState, dict[str, Array]]:
         """Moves the parameters along the average of two estimates of the gradient."""
-        beta = self.settings.momentum
+        beta = self.config.momentum
 
         def active(path: tuple, x: Array) -> Array:
             return x if self._scale(path) else jnp.zeros_like(x)
@@ -241,7 +271,7 @@ class Evolution:
             state.eta,
             momentum,
         )
-        share = (1 + self.settings.averaging) / (count + self.settings.averaging)
+        share = (1 + self.config.averaging) / (count + self.config.averaging)
         average = jax.tree.map(lambda x, y: x + share * (y - x), state.average, eta)
         metrics = {
             "agreement": _cosine(first, second),
@@ -264,6 +294,11 @@ class Evolution:
             lambda path, x: x.size if self._scale(path) else 0, gradient
         )
         return _norm(gradient) / np.sqrt(max(1, sum(jax.tree.leaves(sizes))))
+
+
+def part_of(path: tuple) -> str:
+    """The part of `eta` that a leaf belongs to: the first name in its path."""
+    return str(getattr(path[0], "key", path[0])) if path else ""
 
 
 def _average(before: float, value: float, decay: float = 0.9) -> float:

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from discorl.agent.assembly import make_learner
 from discorl.agent.config import AgentConfig
 from discorl.agent.optimiser import with_learning_rate
+from discorl.envs import Environment, Reference, references
 from discorl.envs.families import Family, Split
 from discorl.rules.base import Rule
 from discorl.training.compiled.agent import CompiledAgent
@@ -48,6 +49,43 @@ class Record:
         return _divide(np.where(known, means, 0).sum(1), known.sum(1))
 
 
+@dataclasses.dataclass(frozen=True)
+class LoneTask:
+    """A single environment in the place of a family: every life is spent in it."""
+
+    alone: Environment
+    scale: Reference  # returns of random and of optimal play
+
+    @classmethod
+    def of(cls, environment: Environment) -> "LoneTask":
+        """The environment with its own scale; where none is known, returns are scores."""
+        return cls(environment, references.of(environment) or Reference(0.0, 1.0))
+
+    @property
+    def num_actions(self) -> int:
+        """Number of actions, A."""
+        return self.alone.num_actions
+
+    @property
+    def observation(self) -> PyTree:
+        """Shapes and dtypes of an observation."""
+        return self.alone.observation
+
+    def sample(self, key: Key, split: Split) -> Array:
+        """The same for all lives: [], for programs that run one member per life."""
+        del key, split
+        return jnp.zeros(())
+
+    def environment(self, parameters: Array) -> Environment:
+        """The environment."""
+        del parameters
+        return self.alone
+
+    def reference(self, parameters: Array) -> Reference:
+        """The two ends of the scale, the same for all lives."""
+        return Reference(*(float(end) + 0 * parameters for end in self.scale))
+
+
 def _rows(tree: PyTree, chosen: np.ndarray) -> PyTree:
     return jax.tree.map(lambda x: x[chosen], tree)
 
@@ -66,7 +104,9 @@ class Lives:
         record = lives.run(lives.repeat(eta, 100), tasks, keys, 1e-2, updates=300)
     """
 
-    def __init__(self, family: Family, agent: AgentConfig, rule: Rule, *, size: int) -> None:
+    def __init__(
+        self, family: Family | LoneTask, agent: AgentConfig, rule: Rule, *, size: int
+    ) -> None:
         """Prepares the program; the first run compiles it.
 
         Args:

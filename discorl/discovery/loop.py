@@ -6,7 +6,6 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from discorl import rules
 from discorl.discovery import distributions
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.imitation import imitate
-from discorl.discovery.population import Columns, Population, PopulationState
+from discorl.discovery.methods import Method, Row, make_method
 from discorl.discovery.presets import configure_discovery
 from discorl.discovery.scoring import LAST, Scoring
 from discorl.discovery.start import IMITATED, SCRATCH, check_start, keys_of, starting_rule
@@ -26,12 +25,12 @@ from discorl.envs.host import EnvironmentFailure
 from discorl.rules import Disco, Rule
 from discorl.runs import Run, check_source, compilation, config_of, curves
 from discorl.runs.interrupts import interrupts
-from discorl.runs.metrics import as_columns, as_rows, known_mean
+from discorl.runs.metrics import as_columns, as_rows
 from discorl.runs.progress import Progress
 from discorl.runs.versions import versions
-from discorl.types import Array, Params, UserError
+from discorl.types import Array, Params, PyTree, UserError
 
-Rows = list[dict[str, float]]
+Rows = list[Row]
 
 
 @jax.tree_util.register_dataclass
@@ -39,7 +38,7 @@ Rows = list[dict[str, float]]
 class DiscoverState:
     """All that a run of discovery depends on from one meta-step to the next."""
 
-    population: PopulationState
+    search: PyTree  # state of the method
     best_eta: Params  # of the highest score so far
     best_score: Array  # [] float32
     best_meta_step: Array  # [] int32
@@ -104,9 +103,9 @@ def discover(
             config = dataclasses.replace(config, rule=rules.text_of(own_rule))
         _tell_of_sizes_left_out(config)
         built, eta = starting_rule(config, _kept_start(run), own_rule)
-        population = Population(config, built)
-        stack.callback(population.close)
-        check_start(config, built, population.host_environments)
+        method = make_method(config, built)
+        stack.callback(method.close)
+        check_start(config, built, method.host_environments)
         scoring = Scoring(config, built, keys_of(config).scoring)
         if out is not None:
             is_new = config.start in (SCRATCH, IMITATED)
@@ -120,7 +119,7 @@ def discover(
             )
             if run is not None:
                 built.save(run.path / "start.npz", eta)
-        return _Loop(config, population, scoring, built, eta, run).run()
+        return _Loop(config, method, scoring, built, eta, run).run()
 
 
 def _tell_of_sizes_left_out(config: DiscoverConfig) -> None:
@@ -141,21 +140,18 @@ class _Loop:
     def __init__(
         self,
         config: DiscoverConfig,
-        population: Population,
+        method: Method,
         scoring: Scoring,
         rule: Rule,
         eta: Params,
         run: Run | None,
     ) -> None:
         self._config = config
-        self._population = population
+        self._method = method
         self._scoring = scoring
         self._rule = rule
         self._eta = eta
         self._run = run
-        counted = enumerate(population.counts)
-        self._groups = [group for group, count in counted for _ in range(count)]  # of each agent
-        self._names = [group.name for group in config.groups()]
         self._rows: Rows = []
         self._evaluations: Rows = []
         self._versions = versions()
@@ -172,17 +168,18 @@ class _Loop:
                 if done == config.meta_steps and len(self._evaluations) > evaluations:
                     self._save(done, state)  # what a failure had prevented
                 while done < config.meta_steps and not stopped:
-                    population, whole, by_agent = self._population.meta_step(state.population)
-                    state = dataclasses.replace(state, population=population)
+                    search, row, agents = self._method.step(state.search)
+                    state = dataclasses.replace(state, search=search)
                     done += 1
-                    self._log(done, whole, by_agent)
+                    self._log(done, row, agents)
                     state = self._evaluate_if_due(done, state)
                     stopped = interrupted()
                     last = done == config.meta_steps
                     if last or stopped or done % config.checkpoint_every == 0:
                         self._save(done, state)
                         saved = done
-                    shown = {"return": self._rows[-1]["return"]}
+                    headline = self._method.headline
+                    shown = {headline: self._rows[-1][headline]}
                     if math.isfinite(state.best_score):
                         shown |= {"best score": float(state.best_score)}
                     progress.update(done, shown)
@@ -194,7 +191,7 @@ class _Loop:
 
     def _initial_state(self) -> DiscoverState:
         return DiscoverState(
-            population=self._population.init(self._eta, keys_of(self._config).population),
+            search=self._method.init(self._eta, keys_of(self._config).population),
             best_eta=self._eta,
             best_score=jnp.float32(-jnp.inf),
             best_meta_step=jnp.int32(0),
@@ -209,34 +206,19 @@ class _Loop:
                 done, state = restored[0], jax.tree.map(jnp.asarray, restored[1])
                 # The files may be older than the checkpoint, or newer if that was damaged.
                 self._write_rules(done, state)
-                if self._population.host_environments:
+                if self._method.host_environments:
                     # The rest of a run is resumed bit for bit; these cannot be.
-                    names = ", ".join(self._population.host_environments)
+                    names = ", ".join(self._method.host_environments)
                     message = f"the environments of {names} start anew, with other seeds"
                     print(f"going on from meta-step {done}: {message}", file=sys.stderr)
                 return done, state
         return 0, self._initial_state()
 
-    def _log(self, done: int, whole: Mapping[str, np.ndarray], by_agent: Columns) -> None:
-        row = {"update": done} | _means(by_agent) | {n: float(x) for n, x in sorted(whole.items())}
-        row |= self._returns(by_agent["return"])
-        self._rows.append(row)
+    def _log(self, done: int, row: Row, agents: list[Row]) -> None:
+        self._rows.append({"update": done} | row)
         if self._run is not None:
-            self._run.log([row])
-            rows = [
-                {"update": done, "agent": i, "group": group}
-                | {name: values[i].item() for name, values in sorted(by_agent.items())}
-                for i, group in enumerate(self._groups)
-            ]
-            self._run.log(rows, "agents")
-
-    def _returns(self, by_agent: np.ndarray) -> dict[str, float]:
-        """Mean return by environment, each of which has a scale of its own."""
-        names = np.array([self._names[group] for group in self._groups])
-        return {
-            f"return/{name}": float(known_mean(by_agent[names == name]))
-            for name in dict.fromkeys(self._names)
-        }
+            self._run.log(self._rows[-1:])
+            self._run.log([{"update": done} | agent for agent in agents], "agents")
 
     def _with_advice(self, done: int, error: EnvironmentFailure) -> EnvironmentFailure:
         if self._run is None:
@@ -254,7 +236,7 @@ class _Loop:
 
     def _evaluate(self, done: int, state: DiscoverState) -> DiscoverState:
         """Scores the rule; the best one so far becomes part of the state."""
-        eta = state.population.eta_ema
+        eta = self._method.eta(state.search)
         score = self._scoring(eta)
         for name, value in score.returns.items():
             if math.isnan(value):
@@ -264,7 +246,7 @@ class _Loop:
                 advice = "raise evaluate_updates"
                 print(f"no score at meta-step {done}: {message}; {advice}", file=sys.stderr)
         if score.mean > float(state.best_score):
-            state = DiscoverState(state.population, eta, jnp.float32(score.mean), jnp.int32(done))
+            state = DiscoverState(state.search, eta, jnp.float32(score.mean), jnp.int32(done))
         row = {"update": done, "best": float(state.best_score)} | score.row()
         self._evaluations.append(row)
         if self._run is not None:
@@ -289,7 +271,7 @@ class _Loop:
         best = self._provenance(int(state.best_meta_step))
         best |= {"score": score if math.isfinite(score) else None}
         for name, eta, metadata in (
-            ("rule.npz", state.population.eta_ema, self._provenance(done)),
+            ("rule.npz", self._method.eta(state.search), self._provenance(done)),
             ("best.npz", state.best_eta, best),
         ):
             self._rule.save(self._run.path / name, eta, metadata)
@@ -308,7 +290,7 @@ class _Loop:
         return DiscoverResult(
             config=self._config,
             rule=self._rule,
-            eta=state.population.eta_ema,
+            eta=self._method.eta(state.search),
             best_eta=state.best_eta,
             best_score=float(state.best_score),
             metrics=as_columns(self._rows),
@@ -317,10 +299,3 @@ class _Loop:
             finished=done == self._config.meta_steps,
             seconds=seconds,
         )
-
-
-def _means(by_agent: Columns) -> dict[str, float]:
-    """Metrics of the population: means over those agents that have a value, and totals."""
-    means = {name: float(known_mean(values)) for name, values in sorted(by_agent.items())}
-    totals = {name: int(by_agent[name].sum()) for name in ("dropped", "episodes", "lives")}
-    return means | totals

@@ -86,6 +86,43 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-2,
         "bins": 21,  # of which fewer are learned sooner; returns of small tasks are small
     },
+    # A lean rule over whole lives of many lengths, on eight kinds of small task: from Muesli's
+    # update to a better one in a few hours on one core. Evolution's gradient is mostly noise, so
+    # there are many short lives of small agents; `agents` live side by side, in pairs.
+    "lean": {
+        "rule": "lean",
+        "method": "es",
+        "population": (
+            "chain",
+            "tabular",
+            "grid:flat=true",
+            "cliff",
+            "river_swim",
+            "deep_sea",
+            "four_rooms",
+            "key_door",
+        ),
+        "agents": 32,
+        "meta_steps": 160,
+        "num_envs": 4,
+        "unroll": 16,
+        "batch": 16,
+        "replay": 256,
+        "replay_fraction": 0.75,
+        "learning_rate": 1e-2,
+        "adam_epsilon": 1e-5,
+        "max_gradient_norm": 1.0,
+        "hidden": (32, 32),
+        "evaluate_on": tuple(
+            f"{family}seed={seed}"
+            for family in ("bandit:", "windy_catch:rows=6,columns=6,")
+            for seed in (1, 2)
+        ),
+        "evaluate_every": 20,
+        "evaluate_seeds": 8,
+        "evaluate_updates": 300,
+        "checkpoint_every": 5,
+    },
     # The paper's settings (Oh et al., Nature 648, 2025), on the families of this package. What the
     # paper leaves open, the networks and replay, is as in the published demo and its evaluations.
     "paper": {

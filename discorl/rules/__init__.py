@@ -4,6 +4,7 @@ from discorl.rules.actor_critic import ActorCritic
 from discorl.rules.base import Rule
 from discorl.rules.disco import Disco
 from discorl.rules.files import library, weights
+from discorl.rules.lean import Lean
 from discorl.rules.meta_network import Sizes
 from discorl.rules.muesli import Muesli
 from discorl.rules.policy_gradient import PolicyGradient
@@ -17,6 +18,7 @@ __all__ = [
     "ActorCritic",
     "Disco",
     "Given",
+    "Lean",
     "Muesli",
     "PolicyGradient",
     "QLambda",

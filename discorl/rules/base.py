@@ -52,6 +52,10 @@ class Rule(abc.ABC):
     epochs: int = dataclasses.field(default=1, kw_only=True)
     minibatches: int = dataclasses.field(default=1, kw_only=True)
 
+    # Scale of perturbations in evolution by the first name in the path of a part of `eta`: 1 where
+    # nothing is said, and 0 for parts that are not evolved.
+    noise_scales: ClassVar[Mapping[str, float]] = {}
+
     # EMA decay of the target network at each update; None: the rule reads no target network.
     target_decay: ClassVar[float | None] = None
 

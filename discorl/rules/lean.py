@@ -91,6 +91,7 @@ class Lean(Rule):
     name: ClassVar[str] = "lean"
     recipe: ClassVar[Mapping[str, Any]] = {**PLAIN, "max_gradient_norm": 1.0}
     target_decay: ClassVar[float | None] = 0.9
+    noise_scales: ClassVar[Mapping[str, float]] = {"hidden": 0.0, "output": 0.3}
 
     lambda_: float = 0.95  # decay of the traces, before the coefficients
     clip: float = 1.0  # of the normalised action values, before the coefficients

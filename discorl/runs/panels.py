@@ -31,12 +31,55 @@ class Panel:
 
 
 def of_discovery(names: Iterable[str]) -> tuple[Panel, ...]:
-    """The six panels of a discovery.
+    """The six panels of a discovery, by meta-gradients or by evolution.
 
     Args:
-        names: the columns of its table of metrics, one "return/ENVIRONMENT" for each among them.
+        names: the columns of its table of metrics.
     """
-    scores = {"score": "score", "best": "best so far"}
+    columns = list(names)
+    by_evolution = any(name.startswith("spread/") for name in columns)
+    return _of_evolution(columns) if by_evolution else _of_meta_gradients(columns)
+
+
+_SCORES = Panel(
+    "score with fresh agents",
+    "Fresh agents trained by the rule alone: 0 is random play, 1 is optimal.",
+    {"score": "score", "best": "best so far"},
+    table="evaluation",
+)
+
+
+def _of_evolution(names: Iterable[str]) -> tuple[Panel, ...]:
+    """Panels of columns such as "score/ENVIRONMENT"."""
+    return (
+        Panel(
+            "score of a generation",
+            "Mean over perturbed rules: 0 is random play, 1 is optimal. Short lives earn less.",
+            _environments(names, "score/"),
+        ),
+        _SCORES,
+        Panel(
+            "length of lives, in updates",
+            "Lengths are spread over the generations, so that the rule fits short and long lives.",
+            _environments(names, "length/"),
+            scale="log",
+        ),
+        Panel(
+            "cosine of two halves' gradients",
+            "Near 0, a generation's gradient is mostly noise, which momentum averages out.",
+            {"agreement": "cosine"},
+        ),
+        Panel(
+            "spread of differences within pairs",
+            "Standard deviation. At 0, perturbations change nothing that lives depend on.",
+            _environments(names, "spread/"),
+        ),
+        Panel("movement of the rule", "Norm of a generation's step.", {"moved": "norm"}),
+    )
+
+
+def _of_meta_gradients(names: Iterable[str]) -> tuple[Panel, ...]:
+    """Panels of columns with one "return/ENVIRONMENT" for each environment among them."""
     norm = {"meta/gradient_norm": "norm"}
     cosine = {"gradient_cosine": "cosine"}
     entropies = {"entropy": "policy", "pi_hat_entropy": "its target, pi_hat"}
@@ -49,15 +92,10 @@ def of_discovery(names: Iterable[str]) -> tuple[Panel, ...]:
         Panel(
             "return, mean over agents",
             "What the agents of the population earn while they learn; their lives begin anew.",
-            _environments(names),
+            _environments(names, "return/"),
             scale="symlog",
         ),
-        Panel(
-            "score with fresh agents",
-            "Fresh agents trained by the rule alone: 0 is random play, 1 is optimal.",
-            scores,
-            table="evaluation",
-        ),
+        _SCORES,
         Panel(
             "norm of the meta-gradient",
             "Mean over agents. Steady growth is a sign that the rule becomes unstable.",
@@ -78,11 +116,6 @@ def of_discovery(names: Iterable[str]) -> tuple[Panel, ...]:
     )
 
 
-def _environments(names: Iterable[str]) -> dict[str, str]:
-    """Returns by environment, labelled without settings of its agents where that is unique."""
-    texts = [name.removeprefix("return/") for name in names if name.startswith("return/")]
-    bare = [text.partition(";")[0] for text in texts]
-    return {
-        f"return/{text}": short if bare.count(short) == 1 else text
-        for short, text in zip(bare, texts, strict=True)
-    }
+def _environments(names: Iterable[str], prefix: str) -> dict[str, str]:
+    """The columns of a metric by environment, labelled with the environments."""
+    return {name: name.removeprefix(prefix) for name in names if name.startswith(prefix)}

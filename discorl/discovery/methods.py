@@ -1,0 +1,174 @@
+"""The methods by which discovery improves a rule, behind one interface."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from discorl import envs
+from discorl.discovery.config import DiscoverConfig, Group
+from discorl.discovery.evolution import Evolution, EvolutionState, LifeGroup, part_of
+from discorl.discovery.lives import Lives, LoneTask
+from discorl.discovery.population import Columns, Population, PopulationState
+from discorl.envs import Environment, families
+from discorl.envs.families import Family
+from discorl.rules import Rule
+from discorl.runs.metrics import known_mean
+from discorl.types import Key, Params, UserError, specs
+
+Row = dict[str, float]
+
+
+class Method(Protocol):
+    """One way to improve a rule, a step at a time."""
+
+    host_environments: list[str]  # which may fail, and which no checkpoint holds
+    headline: str  # the metric to show along with progress
+
+    def init(self, eta: Params, key: Key) -> Any:
+        """The state before the first step: a pytree of arrays."""
+
+    def step(self, state: Any) -> tuple[Any, Row, list[Row]]:
+        """Makes one step.
+
+        Args:
+            state: used up.
+
+        Returns:
+            the new state; metrics; metrics of each agent, if there are any.
+
+        Raises:
+            EnvironmentFailure: an environment on the host failed; the state is as it was.
+        """
+
+    def eta(self, state: Any) -> Params:
+        """The rule's parameters to evaluate and to keep."""
+
+    def close(self) -> None:
+        """Ends environments on the host; another step would start new ones."""
+
+
+def make_method(config: DiscoverConfig, rule: Rule) -> Method:
+    """The method that the settings ask for.
+
+    Raises:
+        UserError: an environment or a setting does not fit the method.
+    """
+    return Evolving(config, rule) if config.method == "es" else MetaGradients(config, rule)
+
+
+class MetaGradients:
+    """Meta-gradients of a population of agents."""
+
+    headline = "return"
+
+    def __init__(self, config: DiscoverConfig, rule: Rule) -> None:
+        self.population = Population(config, rule)
+        self.host_environments = self.population.host_environments
+        counted = enumerate(self.population.counts)
+        self._groups = [group for group, count in counted for _ in range(count)]  # of each agent
+        self._names = [group.name for group in config.groups()]
+
+    def init(self, eta: Params, key: Key) -> PopulationState:
+        """See `Method`."""
+        return self.population.init(eta, key)
+
+    def step(self, state: PopulationState) -> tuple[PopulationState, Row, list[Row]]:
+        """See `Method`."""
+        state, whole, by_agent = self.population.meta_step(state)
+        row = _means(by_agent) | {name: float(x) for name, x in sorted(whole.items())}
+        row |= self._returns(by_agent["return"])
+        agents = [
+            {"agent": i, "group": group}
+            | {name: values[i].item() for name, values in sorted(by_agent.items())}
+            for i, group in enumerate(self._groups)
+        ]
+        return state, row, agents
+
+    def eta(self, state: PopulationState) -> Params:
+        """The moving average of the parameters."""
+        return state.eta_ema
+
+    def close(self) -> None:
+        """See `Method`."""
+        self.population.close()
+
+    def _returns(self, by_agent: np.ndarray) -> Row:
+        """Mean return by environment, each of which has a scale of its own."""
+        names = np.array([self._names[group] for group in self._groups])
+        return {
+            f"return/{name}": float(known_mean(by_agent[names == name]))
+            for name in dict.fromkeys(self._names)
+        }
+
+
+def _means(by_agent: Columns) -> Row:
+    """Metrics of the population: means over those agents that have a value, and totals."""
+    means = {name: float(known_mean(values)) for name, values in sorted(by_agent.items())}
+    totals = {name: int(by_agent[name].sum()) for name in ("dropped", "episodes", "lives")}
+    return means | totals
+
+
+class Evolving:
+    """Evolution over whole lives."""
+
+    headline = "score"
+
+    def __init__(self, config: DiscoverConfig, rule: Rule) -> None:
+        self.host_environments: list[str] = []
+        programs: dict[Any, Lives] = {}  # which groups of the same kind share
+        groups = []
+        for group in config.groups():
+            kind = group.env, group.agent, group.count
+            if kind not in programs:
+                programs[kind] = Lives(_family(group), group.agent, rule, size=group.count)
+            rate = group.agent.optimiser.learning_rate
+            groups.append(LifeGroup(group.name, programs[kind], rate))
+        self.evolution = Evolution(
+            groups,
+            config.evolution,
+            generations=config.meta_steps,
+            scales=self._scales(config, rule),
+        )
+
+    def init(self, eta: Params, key: Key) -> EvolutionState:
+        """See `Method`."""
+        return self.evolution.init(eta, key)
+
+    def step(self, state: EvolutionState) -> tuple[EvolutionState, Row, list[Row]]:
+        """See `Method`."""
+        state, metrics = self.evolution.step(state)
+        return state, metrics, []
+
+    def eta(self, state: EvolutionState) -> Params:
+        """The average of the iterates."""
+        return state.average
+
+    def close(self) -> None:
+        """Holds nothing."""
+        return
+
+    def _scales(self, config: DiscoverConfig, rule: Rule) -> Mapping[str, float]:
+        """Scales of the noise, with 0 for parts that are not named if any are."""
+        named = config.evolution.parts
+        if not named:
+            return rule.noise_scales
+        shapes = jax.eval_shape(rule.init_params, jax.random.key(0))
+        parts = sorted({part_of(path) for path, _ in jax.tree.leaves_with_path(shapes)})
+        specs.require_known("part of the rule", named, parts)
+        return {part: (rule.noise_scales.get(part) or 1.0) * (part in named) for part in parts}
+
+
+def _family(group: Group) -> Family | LoneTask:
+    spec = specs.parse(group.env)
+    is_member = bool({"seed", "split"} & spec.parameters.keys())
+    if spec.name in families.REGISTRY and not is_member:
+        return families.make(group.env)
+    environment = envs.make(group.env)
+    if not isinstance(environment, Environment):
+        raise UserError(
+            f"method is 'es', and {group.env} is on the host: expected environments written in "
+            "JAX, in which whole lives are one program, or the method 'meta_gradient'"
+        )
+    return LoneTask.of(environment)
