@@ -265,7 +265,9 @@ def test_stacks_are_what_an_environment_that_stacks_shows(window, life):
     moments = adv_moments(stacked)  # which validation data are not in
     assert_close(stacked.meta_value, dataclasses.replace(shown.meta_value, adv_moments=moments))
     held = stacked.training.replay.storage.observation
-    assert held.frame.shape == (2, PLAIN.replay, 1 + PLAIN.unroll + 1, SIZE), "each frame once"
+    assert held.frame.shape == (2, PLAIN.agent.replay, 1 + PLAIN.agent.unroll + 1, SIZE), (
+        "each frame once"
+    )
 
 
 def test_an_evaluation_and_an_imitation_stack_as_well():
@@ -343,7 +345,7 @@ def test_a_meta_step_on_the_host_with_stacks_and_a_stride():
     assert metrics["episodes"].tolist() == [len(episodes)]
     assert metrics["return"][0] == pytest.approx(np.mean([e.total for e in episodes]))
     # Each frame is recorded once; both networks see two, unfolded to one-hot vectors.
-    shape = (1 + HOST.unroll + 1, HOST.batch, 2)
+    shape = (1 + HOST.agent.unroll + 1, HOST.agent.batch, 2)
     assert [update.batch.observation.frame.shape for update in updates] == [shape] * HOST.stride
     for params in (lived.training.learner.params, lived.meta_value.params):
         assert 2 * 2 * 6 in {x.shape[0] for x in jax.tree.leaves(params) if x.ndim == 2}
