@@ -92,6 +92,8 @@ def pytest_terminal_summary(terminalreporter, config):
         tests = "test" if count == 1 else "tests"
         terminalreporter.write_line(f"{count} {tests} skipped: {reason}")
     workers = config.stash.get(USAGE, {})
+    if not workers:
+        return
     peaks = ", ".join(f"{name} {usage['memory']:.1f} GB" for name, usage in sorted(workers.items()))
     files = collections.Counter()
     for usage in workers.values():
