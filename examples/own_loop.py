@@ -19,8 +19,7 @@ updates = int(sys.argv[2]) if sys.argv[1:2] == ["--updates"] else 200
 rule, eta = discorl.load_rule("actor_critic")  # or disco103, or a file
 observation = jax.ShapeDtypeStruct((4,), np.float32)  # of one moment; any pytree of arrays
 network = discorl.networks.standard(rule.outputs(A), observation, hidden=(64,))
-optimiser = discorl.make_optimiser(discorl.OptimiserConfig(learning_rate=1e-3))
-learner = discorl.Learner(rule, network, optimiser, A)
+learner = discorl.Learner(rule, network, discorl.make_optimiser(discorl.OptimiserConfig(1e-3)), A)
 state, update = learner.init(jax.random.key(0), observation, updates), jax.jit(learner.update)
 for seed in range(updates):
     generator = np.random.default_rng(seed)

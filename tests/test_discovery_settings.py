@@ -106,7 +106,7 @@ def test_settings_that_are_refused(given, message):
     [
         ({"population": "bandt"}, "no environment 'bandt'; did you mean 'bandit'"),
         ({"evaluate_on": ("cach",)}, "no environment 'cach'; did you mean 'catch'"),
-        ({"start": "ppo"}, "start is 'ppo', a rule made by hand"),
+        ({"start": "ppo"}, "start is 'ppo', a rule without parameters"),
         ({"start": None}, "start is None; expected 'scratch', 'muesli', or a learned rule"),
         ({"without": "q", "target_improvement": 1.0}, "the rule is without q"),
         ({"imitation_steps": 0}, "imitation_steps is 0; expected at least 1"),

@@ -265,7 +265,7 @@ def test_a_mixed_population_moves_the_rule(whole):
         rows = list(csv.DictReader(file))
     assert [row["agent"] for row in rows] == ["0", "1", "2", "3"] * 2
     assert [row["group"] for row in rows] == ["0", "0", "1", "1"] * 2
-    for group, env in enumerate(CONFIG.envs):
+    for group, env in enumerate(group.env for group in CONFIG.population):
         earned = [float(row["return"] or "nan") for row in rows[2 * group : 2 * group + 2]]
         assert np.isfinite(earned).any()
         assert whole.metrics[f"return/{env}"][0] == pytest.approx(np.nanmean(earned), rel=1e-6)

@@ -119,7 +119,7 @@ def test_discovery_starts_from_an_imitation_and_resumes_from_it(tmp_path, monkey
 
 
 def test_other_rules_made_by_hand_are_no_start():
-    with pytest.raises(UserError, match="'ppo', a rule made by hand; expected 'muesli'"):
+    with pytest.raises(UserError, match="'ppo', a rule without parameters to discover"):
         discorl.discover(**TINY | {"start": "ppo"})
 
 
