@@ -110,7 +110,7 @@ def test_the_command_and_python_make_the_same_of_the_same_settings(settings, mon
     class Stop(Exception):
         pass
 
-    def stop(config, out):
+    def stop(config, **_):
         raise Stop(config)
 
     monkeypatch.setattr("discorl.cli.train.train", stop)
@@ -126,7 +126,7 @@ def test_a_large_preset_that_nobody_asked_for_is_pointed_out(capsys, monkeypatch
     class Stop(Exception):
         pass
 
-    def stop(config, out):
+    def stop(config, **_):
         raise Stop
 
     monkeypatch.setattr("discorl.cli.train.train", stop)

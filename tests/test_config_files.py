@@ -60,7 +60,7 @@ def parsed(command, arguments, monkeypatch):
     class Stop(Exception):
         pass
 
-    def stop(config, out):
+    def stop(config, **_):
         raise Stop(config)
 
     monkeypatch.setattr(f"discorl.cli.{command}.{command}", stop)

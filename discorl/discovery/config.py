@@ -31,8 +31,7 @@ class TaskConfig:
             refuse("env", self.env, "the name of an environment")
         object.__setattr__(self, "env", self.env.strip())
         given = settings.flatten(AgentConfig, self.agent, f"{self.env}: ")
-        tuples = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-        object.__setattr__(self, "agent", tuples)
+        object.__setattr__(self, "agent", given)
 
     def agent_like(self, default: AgentConfig) -> AgentConfig:
         """One of its agents.

@@ -207,7 +207,7 @@ def _facts(each: _Shown) -> dict[str, str | Cell]:
     facts: dict[str, str | Cell] = {
         "run": each.label,
         "kind": each.run.kind,
-        "rule or preset": config.get("rule") or config.get("preset") or "",
+        "rule or preset": config.get("preset" if each.discovery else "rule", ""),
         "environment": Cell(where, kind="text") if where else "",
     }
     done = {

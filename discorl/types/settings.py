@@ -66,7 +66,8 @@ def flatten(kind: type, values: Any, where: str = "") -> dict[str, Any]:
         part = parts(kind).get(name)
         if part is None:
             require_known(kind, name, where)
-            inner = {name: value}
+            # Files have lists, where configurations have tuples.
+            inner = {name: tuple(value) if isinstance(value, list) else value}
         else:
             inner = flatten(part, value, f"{where}{name}: ")
         for key in inner:
