@@ -12,7 +12,7 @@ import pytest
 
 import discorl
 from discorl import cli
-from discorl.discovery import loop
+from discorl.discovery import loop, methods
 from discorl.discovery.population import Population
 from discorl.discovery.scoring import Scoring
 from discorl.discovery.start import starting_rule
@@ -134,7 +134,7 @@ def sharing_programs():
         return scorings[config, rule]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "Population", population)
+        patch.setattr(methods, "Population", population)
         patch.setattr(loop, "Scoring", scoring)
         yield
 

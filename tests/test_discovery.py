@@ -26,7 +26,7 @@ from discoveries import (
 )
 
 import discorl
-from discorl.discovery import loop
+from discorl.discovery import loop, methods
 from discorl.discovery.population import Population
 from discorl.discovery.start import keys_of, starting_rule
 from discorl.rules.files import weights
@@ -44,7 +44,7 @@ def shared_programs():
 
 @pytest.fixture(scope="module")
 def population(shared_programs):
-    return loop.Population(CONFIG, RULE)
+    return methods.Population(CONFIG, RULE)
 
 
 def at(state, agent):

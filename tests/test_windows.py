@@ -11,7 +11,7 @@ import pytest
 from discoveries import TINY, assert_all_close, assert_same, assert_same_runs, numbers
 
 import discorl
-from discorl.discovery import loop
+from discorl.discovery import loop, methods
 from discorl.discovery.agents import Agents
 from discorl.discovery.imitation import Imitated, Imitators
 from discorl.discovery.population import Population
@@ -229,7 +229,7 @@ def test_beyond_the_window_agents_make_plain_updates(window, life):
 @pytest.mark.long
 def test_a_run_of_overlapping_windows_is_resumed_bit_for_bit(tmp_path, monkeypatch):
     scoring = functools.cache(lambda config: Scoring(config, RULE, keys_of(config).scoring))
-    monkeypatch.setattr(loop, "Population", lambda config, rule: population_of(config))
+    monkeypatch.setattr(methods, "Population", lambda config, rule: population_of(config))
     monkeypatch.setattr(loop, "Scoring", lambda config, rule, key: scoring(config))
     whole = discorl.discover(OVERLAPPING, out=tmp_path / "whole")
     assert (whole.metrics["meta/gradient_norm"] > 0).all()
