@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from timing import assert_same_tables
 
 import discorl
 from discorl import cli
@@ -101,7 +102,7 @@ def table(run, name):
 
 def assert_same_runs(one, two):
     for name in ("metrics", "agents", "evaluation"):
-        assert (one / f"{name}.csv").read_bytes() == (two / f"{name}.csv").read_bytes()
+        assert_same_tables(one / f"{name}.csv", two / f"{name}.csv")
     for name in ("rule.npz", "best.npz"):
         first, second = weights.load(one / name), weights.load(two / name)
         assert_same(first.eta, second.eta)

@@ -287,8 +287,8 @@ def test_training_with_an_ablated_rule(file, tmp_path):
         action_hidden=(4,),
         out=tmp_path / "run",
     )
-    assert {"loss/pi", "loss/q"} <= set(result.metrics)
-    assert not {"loss/y", "loss/z"} & set(result.metrics)
+    assert {"losses/pi", "losses/q"} <= set(result.metrics)
+    assert not {"losses/y", "losses/z"} & set(result.metrics)
     assert not any(x.any() for x in jax.tree.leaves(result.state.learner.rule.meta_rnn))
     assert not result.state.learner.params["head"]["y"]["b"].any()
     assert result.state.learner.params["head"]["logits"]["b"].any()

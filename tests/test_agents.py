@@ -161,7 +161,7 @@ def test_rewards_are_scaled_in_training_and_validation():
         state = jax.jit(agents.begin)(jax.random.key(0), jnp.int32(0))
         agents.meta_gradient = Observer()
         seen, _, metrics = jax.jit(agents.meta_step)(discoveries.ETA, state)
-        return seen, metrics["return"]
+        return seen, metrics["charts/episodic_return"]
 
     (seen, earned), (scaled, same) = rewards(), rewards(reward_scale=4.0)
     for plain, large in zip(seen, scaled, strict=True):

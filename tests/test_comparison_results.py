@@ -14,6 +14,7 @@ from discorl.comparison.results import final_cells, sweep_cells
 from discorl.comparison.scales import Scale
 from discorl.reports import comparison
 from discorl.runs import statistics
+from discorl.runs.metrics import EPISODES, RETURN, STEP
 from discorl.training.flops import flops
 
 
@@ -178,9 +179,9 @@ def test_unfinished_rules_do_not_hide_the_others(tmp_path):
 def test_curve_by_hand():
     metrics = {
         "seed": np.array([0, 0, 1, 0, 0]),
-        "steps": np.array([10, 20, 20, 30, 40]),
-        "episodes": np.array([0, 1, 9, 3, 0]),
-        "return": np.array([np.nan, 1.0, 50.0, 5.0, np.nan]),
+        STEP: np.array([10, 20, 20, 30, 40]),
+        EPISODES: np.array([0, 1, 9, 3, 0]),
+        RETURN: np.array([np.nan, 1.0, 50.0, 5.0, np.nan]),
     }
     found = curve(metrics, 0, np.array([10.0, 20.0, 30.0, 40.0, 60.0]), window=20)
     # Nothing yet; the first; 1 and three times 5; then 5 alone, which stands when nothing follows.

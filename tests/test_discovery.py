@@ -24,12 +24,14 @@ from discoveries import (
     sharing_programs,
     table,
 )
+from timing import untimed
 
 import discorl
 from discorl.discovery import loop, methods
 from discorl.discovery.population import Population
 from discorl.discovery.start import keys_of, starting_rule
 from discorl.rules.files import weights
+from discorl.runs.metrics import RETURN, SCORE, WALL_TIME
 from discorl.types import UserError
 
 
@@ -62,10 +64,12 @@ def test_an_agent_at_the_end_of_its_budget_begins_anew(population):
         return population.meta_step(budgets(state, first, 10**6))
 
     on, _, metrics = two_steps(10**6)
-    assert metrics["steps"].tolist() == [2 * 2 * 2 * 3] * 2  # meta-steps, window, environments, T
-    assert metrics["lives"].tolist() == [0, 0]
+    assert (
+        metrics["life/steps"].tolist() == [2 * 2 * 2 * 3] * 2
+    )  # meta-steps, window, environments, T
+    assert metrics["life/number"].tolist() == [0, 0]
     over, _, metrics = two_steps(24)
-    assert metrics["lives"].tolist() == [0, 0], "of the life that was lived"
+    assert metrics["life/number"].tolist() == [0, 0], "of the life that was lived"
     # Nobody else is touched: neither the other agent, nor the rule, nor any Adam.
     assert_same(at(over, 1), at(on, 1))
     assert_same((over.eta, over.optimizers, over.dropped), (on.eta, on.optimizers, on.dropped))
@@ -104,15 +108,15 @@ def one_poisoned(population, part):
 @pytest.mark.parametrize("part", ["learner", "meta_value"])
 def test_an_agent_whose_parameters_are_no_numbers_begins_anew(population, part):
     state, whole, by_agent = population.meta_step(one_poisoned(population, part))
-    assert by_agent["finite"].tolist() == [True, False]
-    assert by_agent["dropped"].tolist() == [0, 1]
-    assert int(whole["kept"]) == 1
+    assert by_agent["life/finite"].tolist() == [True, False]
+    assert by_agent["meta/dropped"].tolist() == [0, 1]
+    assert int(whole["meta/kept"]) == 1
     assert state.groups[0].lives.tolist() == [0, 1]
     state, whole, by_agent = population.meta_step(state)
-    assert by_agent["finite"].tolist() == [True, True]
-    assert by_agent["dropped"].tolist() == [0, 1]
-    assert int(whole["kept"]) == 2
-    assert by_agent["lives"].tolist() == [0, 1]
+    assert by_agent["life/finite"].tolist() == [True, True]
+    assert by_agent["meta/dropped"].tolist() == [0, 1]
+    assert int(whole["meta/kept"]) == 2
+    assert by_agent["life/number"].tolist() == [0, 1]
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((state.eta, state.optimizers)))
 
 
@@ -141,13 +145,21 @@ def test_what_a_run_leaves_behind(whole):
         ("1", "1", "0"),
         ("2", "0", "0"),
     ]
-    np.testing.assert_array_equal(whole.metrics["return/bandit"], whole.metrics["return"])
-    assert (whole.metrics["finite"] == 1).all()
+    np.testing.assert_array_equal(
+        whole.metrics["charts/episodic_return/bandit"], whole.metrics[RETURN]
+    )
+    assert (whole.metrics["life/finite"] == 1).all()
     parts = [f"meta/{name}" for name in ("policy_gradient", "entropy_penalty", "target_penalty")]
     total = sum(whole.metrics[name] for name in parts)
     np.testing.assert_allclose(total, whole.metrics["meta/loss"], rtol=1e-5)
-    assert int(metrics[-1]["lives"]) > 0, "someone should have begun anew"
-    for name in ("return", "meta/loss", "meta/gradient_norm", "gradient_cosine", "entropy"):
+    assert int(metrics[-1]["life/number"]) > 0, "someone should have begun anew"
+    for name in (
+        RETURN,
+        "meta/loss",
+        "meta/gradient_norm",
+        "meta/gradient_cosine",
+        "policy/entropy",
+    ):
         assert np.isfinite(whole.metrics[name]).all(), name
     norms = [float(row["meta/gradient_norm"]) for row in agents[:2]]
     assert whole.metrics["meta/gradient_norm"][0] == pytest.approx(np.mean(norms))
@@ -158,12 +170,12 @@ def test_what_a_run_leaves_behind(whole):
 def test_the_best_rule_is_the_one_with_the_highest_score(whole):
     evaluations = table(whole.path, "evaluation")
     assert [row["update"] for row in evaluations] == ["0", "3", "6", "8"]
-    scores = [float(row["score"]) for row in evaluations]
+    scores = [float(row[SCORE]) for row in evaluations]
     assert len(set(scores)) > 1, "the rule should make a difference"
     for row in evaluations:
-        parts = [float(value) for name, value in row.items() if name.startswith("score/")]
+        parts = [float(value) for name, value in row.items() if name.startswith(f"{SCORE}/")]
         assert len(parts) == len(TINY["evaluate_on"])
-        assert float(row["score"]) == pytest.approx(np.mean(parts))
+        assert float(row[SCORE]) == pytest.approx(np.mean(parts))
     assert whole.best_score == pytest.approx(max(scores))
     best = weights.load(whole.path / "best.npz")
     assert_same(best.eta, whole.best_eta)
@@ -173,8 +185,8 @@ def test_the_best_rule_is_the_one_with_the_highest_score(whole):
     assert again.mean == pytest.approx(max(scores), abs=1e-6)
     name = TINY["evaluate_on"][0].env
     environment = discorl.make_environment(name)
-    normalised = float(environment.reference().score(float(evaluations[0][f"return/{name}"])))
-    assert float(evaluations[0][f"score/{name}"]) == pytest.approx(normalised)
+    normalised = float(environment.reference().score(float(evaluations[0][f"{RETURN}/{name}"])))
+    assert float(evaluations[0][f"{SCORE}/{name}"]) == pytest.approx(normalised)
 
 
 def test_a_rule_file_knows_where_it_comes_from(whole):
@@ -192,7 +204,9 @@ def test_a_rule_file_knows_where_it_comes_from(whole):
 def test_a_run_is_a_function_of_its_settings(whole):
     again = discorl.discover(**TINY)
     assert_same(again.eta, whole.eta)
-    assert_same(again.metrics, whole.metrics)
+    assert_same(untimed(again.metrics), untimed(whole.metrics))
+    times = [table[WALL_TIME][-1] for table in (again.metrics, again.evaluations)]
+    assert again.seconds == times[1] >= times[0] > 0
     assert again.path is None
 
 

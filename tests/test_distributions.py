@@ -10,6 +10,7 @@ import discorl
 from discorl import cli
 from discorl.discovery import distributions, loop
 from discorl.discovery.population import Population
+from discorl.runs.metrics import RETURN
 from discorl.types import UserError
 
 
@@ -104,9 +105,9 @@ def test_returns_are_told_apart_by_size() -> None:
     assert told._groups == [0, 0, 1, 2, 2]
     returns = told._returns(np.array([1.0, 2.0, 4.0, 8.0, np.nan]))
     assert returns == {
-        "return/bandit:contexts=2": 1.5,
-        "return/bandit:contexts=3": 4.0,
-        "return/bandit": 8.0,
+        "charts/episodic_return/bandit:contexts=2": 1.5,
+        "charts/episodic_return/bandit:contexts=3": 4.0,
+        "charts/episodic_return/bandit": 8.0,
     }
 
 
@@ -119,9 +120,9 @@ def test_a_run_tells_the_sizes_apart(tmp_path) -> None:
         rows = list(csv.DictReader(file))
     assert [row["group"] for row in rows] == ["0", "0", "1"]
     names = ["bandit:contexts=2", "bandit:contexts=3"]
-    columns = [name for name in result.metrics if name.startswith("return/")]
-    assert columns == [f"return/{name}" for name in names]
-    earned = [float(row["return"]) for row in rows]
+    columns = [name for name in result.metrics if name.startswith("charts/episodic_return/")]
+    assert columns == [f"{RETURN}/{name}" for name in names]
+    earned = [float(row[RETURN]) for row in rows]
     assert len(set(earned)) == 3
     expected = [np.mean(earned[:2]), earned[2]]
     np.testing.assert_allclose([result.metrics[name][0] for name in columns], expected, rtol=1e-6)

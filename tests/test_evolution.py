@@ -71,10 +71,10 @@ def test_evolution_finds_the_optimum():
     assert distance(START) > 0.8
     assert distance(state.average) < 0.1
     assert distance(state.eta) < 0.15
-    assert -1 <= metrics["agreement"] <= 1
-    assert metrics["score/quadratic"] > 0.2
-    assert metrics["score"] == pytest.approx(
-        (metrics["score/quadratic"] + metrics["score/other"]) / 2
+    assert -1 <= metrics["meta/agreement"] <= 1
+    assert metrics["charts/score/quadratic"] > 0.2
+    assert metrics["charts/score"] == pytest.approx(
+        (metrics["charts/score/quadratic"] + metrics["charts/score/other"]) / 2
     )
 
 

@@ -13,11 +13,12 @@ import pytest
 from discoveries import assert_same, numbers, poisoned
 
 import discorl
-from discorl.discovery import loop
+from discorl.discovery import loop, methods
 from discorl.discovery.population import Population
 from discorl.discovery.scoring import Scoring
 from discorl.discovery.start import keys_of, starting_rule
 from discorl.envs.host import EnvironmentFailure, HostEnvironment, SerialVector, seeds_from
+from discorl.runs.metrics import EPISODES, RETURN
 from discorl.types import UserError
 
 WINDOW, COUNT, UNROLL, JUDGED = 2, 2, 3, 2
@@ -116,14 +117,14 @@ def shared_programs():
     population = functools.cache(lambda config, rule: Population(config, rule))
     scoring = functools.cache(lambda config, rule: Scoring(config, rule, keys_of(CONFIG).scoring))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "Population", population)
+        patch.setattr(methods, "Population", population)
         patch.setattr(loop, "Scoring", lambda config, rule, key: scoring(config, rule))
         yield
 
 
 @pytest.fixture(scope="module")
 def population(shared_programs):
-    return loop.Population(CONFIG, RULE)
+    return methods.Population(CONFIG, RULE)
 
 
 @pytest.fixture(autouse=True)
@@ -182,9 +183,9 @@ def test_a_meta_step_on_the_host_is_acting_and_learning_in_turns(population):
             (agent.training.learner, agent.training.key, agent.training.steps, replay),
         )
         assert_same((lived[number].key, lived[number].meta_value), (agent.key, agent.meta_value))
-        assert metrics["episodes"][number] == len(episodes) > 0
+        assert metrics[EPISODES][number] == len(episodes) > 0
         expected = np.mean([episode.total for episode in episodes])
-        assert metrics["return"][number] == pytest.approx(expected)
+        assert metrics[RETURN][number] == pytest.approx(expected)
         norm = np.sqrt(sum(float(jnp.sum(x**2)) for x in jax.tree.leaves(gradient)))
         assert np.isfinite(norm)
         assert norm > 0
@@ -199,8 +200,8 @@ def test_the_metrics_of_both_kinds_of_group_are_the_same(population):
     _, _, by_agent = population.meta_step(state)
     population.close()
     assert all(column.shape == (4,) for column in by_agent.values())
-    assert by_agent["steps"][:2].tolist() == [WINDOW * COUNT * UNROLL] * 2
-    assert np.all(by_agent["steps"][2:] <= WINDOW * COUNT * UNROLL)  # fillers are no steps
+    assert by_agent["life/steps"][:2].tolist() == [WINDOW * COUNT * UNROLL] * 2
+    assert np.all(by_agent["life/steps"][2:] <= WINDOW * COUNT * UNROLL)  # fillers are no steps
     assert np.all(np.isfinite(by_agent["meta/gradient_norm"]))
 
 
@@ -219,7 +220,7 @@ def test_a_new_life_on_the_host_begins_in_new_environments(population):
     assert_same((state.eta, state.groups[0]), (before.eta, before.groups[0]))
     _, _, by_agent = population.meta_step(state)
     assert Lever.open == 2 * (COUNT + JUDGED)
-    assert by_agent["lives"].tolist() == [0, 0, 0, 1]
+    assert by_agent["life/number"].tolist() == [0, 0, 0, 1]
     population.close()
 
 
@@ -234,14 +235,14 @@ def test_an_agent_on_the_host_whose_parameters_are_no_numbers_begins_anew(popula
     )
     state = dataclasses.replace(state, groups=(state.groups[0], (state.groups[1][0], agent)))
     state, whole, by_agent = population.meta_step(state)
-    assert by_agent["finite"].tolist() == [True, True, True, False]
-    assert by_agent["dropped"].tolist() == [0, 0, 0, 1]
+    assert by_agent["life/finite"].tolist() == [True, True, True, False]
+    assert by_agent["meta/dropped"].tolist() == [0, 0, 0, 1]
     state, whole, by_agent = population.meta_step(state)
     population.close()
-    assert by_agent["lives"].tolist() == [0, 0, 0, 1]
-    assert by_agent["finite"].all()
-    assert by_agent["dropped"].tolist() == [0, 0, 0, 1]
-    assert int(whole["kept"]) == 4
+    assert by_agent["life/number"].tolist() == [0, 0, 0, 1]
+    assert by_agent["life/finite"].all()
+    assert by_agent["meta/dropped"].tolist() == [0, 0, 0, 1]
+    assert int(whole["meta/kept"]) == 4
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -260,18 +261,20 @@ def test_a_mixed_population_moves_the_rule(whole):
     ]
     assert max(moved) > 1e-4
     assert np.all(np.isfinite(jax.tree.leaves(jax.tree.map(jnp.sum, whole.eta))))
-    assert whole.metrics["kept"].tolist() == [4, 4]
+    assert whole.metrics["meta/kept"].tolist() == [4, 4]
     with (whole.path / "agents.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["agent"] for row in rows] == ["0", "1", "2", "3"] * 2
     assert [row["group"] for row in rows] == ["0", "0", "1", "1"] * 2
     for group, env in enumerate(group.env for group in CONFIG.population):
-        earned = [float(row["return"] or "nan") for row in rows[2 * group : 2 * group + 2]]
+        earned = [float(row[RETURN] or "nan") for row in rows[2 * group : 2 * group + 2]]
         assert np.isfinite(earned).any()
-        assert whole.metrics[f"return/{env}"][0] == pytest.approx(np.nanmean(earned), rel=1e-6)
+        assert whole.metrics[f"{RETURN}/{env}"][0] == pytest.approx(np.nanmean(earned), rel=1e-6)
     assert all(float(row["meta/gradient_norm"]) > 0 for row in rows)
     levers = f"{__name__}:Levers"
-    score, earned = (whole.evaluations[f"{kind}/{levers}"] for kind in ("score", "return"))
+    score, earned = (
+        whole.evaluations[f"charts/{kind}/{levers}"] for kind in ("score", "episodic_return")
+    )
     np.testing.assert_array_equal(score, earned)  # no scale is known
     assert np.all((earned >= 0) & (earned <= 5))
 
@@ -280,7 +283,9 @@ def test_a_mixed_population_moves_the_rule(whole):
 def test_a_run_on_the_host_is_a_function_of_its_settings(whole):
     again = discorl.discover(CONFIG)
     assert_same(again.eta, whole.eta)
-    np.testing.assert_array_equal(again.evaluations["score"], whole.evaluations["score"])
+    np.testing.assert_array_equal(
+        again.evaluations["charts/score"], whole.evaluations["charts/score"]
+    )
 
 
 def test_a_failing_environment_ends_discovery_after_a_checkpoint(
@@ -302,7 +307,7 @@ def test_a_failing_environment_ends_discovery_after_a_checkpoint(
     assert result.finished
     assert result.metrics["update"].tolist() == [1, 2]
     # The first meta-step is that of the whole run; the second had other environments.
-    for name in ("meta/loss", "return", "eta_norm"):
+    for name in ("meta/loss", "charts/episodic_return", "meta/eta_norm"):
         np.testing.assert_array_equal(result.metrics[name][:1], whole.metrics[name][:1])
     assert result.metrics["meta/loss"][1] != whole.metrics["meta/loss"][1]
 
@@ -322,7 +327,9 @@ def test_an_evaluation_that_failed_is_made_up_for(whole, tmp_path, monkeypatch):
     result = discorl.discover(resume=tmp_path / "run")
     assert result.evaluations["update"].tolist() == [0, 1, 2]
     # The rule is that of the whole run up to here.
-    np.testing.assert_array_equal(result.evaluations["score"][:2], whole.evaluations["score"][:2])
+    np.testing.assert_array_equal(
+        result.evaluations["charts/score"][:2], whole.evaluations["charts/score"][:2]
+    )
 
 
 def test_an_imitation_needs_environments_in_jax():

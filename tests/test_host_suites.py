@@ -14,6 +14,7 @@ from discorl import envs
 from discorl.envs import conformance
 from discorl.envs.host import EnvironmentFailure, WorkerVector, seeds_from
 from discorl.rules.files import weights
+from discorl.runs.metrics import EPISODES, TOTAL_LOSS
 from discorl.training.evaluation import evaluate
 from discorl.training.host.acting import HostActor
 from discorl.types import UserError
@@ -74,7 +75,7 @@ def test_suites_train_with_a_discovered_rule(name, packages, golden, tmp_path, m
     rule = tmp_path / "tiny.npz"
     weights.save(rule, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
     result = discorl.train(**SMALL | {"env": name, "rule": str(rule)}, out=tmp_path / "run")
-    assert np.isfinite(result.metrics["loss"]).all()
+    assert np.isfinite(result.metrics[TOTAL_LOSS]).all()
     film = None if name.startswith("nethack") else tmp_path / "episode.gif"
     endless = name.startswith(("procgen", "atari"))  # whose episodes take long to play
     limit = 40 if endless else None
@@ -91,7 +92,7 @@ def test_suites_train_with_a_discovered_rule(name, packages, golden, tmp_path, m
         rates = [n for n in result.metrics if n.startswith("episode/achievement/")]
         assert len(rates) == 22
         assert (played.lengths == 7).all()
-        ended = result.metrics["episodes"] > 0
+        ended = result.metrics[EPISODES] > 0
         assert all(((x := result.metrics[n][ended]) >= 0).all() and (x <= 1).all() for n in rates)
 
 

@@ -10,6 +10,7 @@ from clocks import LIFE, LIMIT, TINY, Clock, Clocks
 import discorl
 from discorl.envs import conformance
 from discorl.rules.files import weights
+from discorl.runs.metrics import EPISODES, RETURN, STEP, TOTAL_LOSS
 from discorl.training import make_trainer
 from discorl.training.evaluation import evaluate
 from discorl.training.result import row_of
@@ -38,9 +39,9 @@ def test_a_run_is_acting_and_learning_in_turns_one_update_behind(trained):
         behind = learner.params
         buffer, learner, key, metrics = learn(buffer, rollout.trajectory, learner, key, eta)
         steps += rollout.steps
-        losses.append(metrics["loss"])
-    np.testing.assert_allclose(trained.metrics["loss"], losses, rtol=1e-6)
-    assert trained.metrics["steps"][-1] == steps
+        losses.append(metrics[TOTAL_LOSS])
+    np.testing.assert_allclose(trained.metrics[TOTAL_LOSS], losses, rtol=1e-6)
+    assert trained.metrics[STEP][-1] == steps
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7),
         trained.state.learner.params,
@@ -50,9 +51,9 @@ def test_a_run_is_acting_and_learning_in_turns_one_update_behind(trained):
 
 def test_metrics_of_episodes(trained):
     metrics = trained.metrics
-    ended = metrics["episodes"] > 0
+    ended = metrics[EPISODES] > 0
     assert ended.any()
-    assert set(metrics["return"][ended]) <= {3, 3.5, 4}
+    assert set(metrics[RETURN][ended]) <= {3, 3.5, 4}
     assert np.isfinite(metrics["episode/number"][ended]).all()
 
 
@@ -68,8 +69,10 @@ def test_metrics_that_only_some_episodes_tell():
     metrics = discorl.train(**TINY, environment=Clocks(Secretive)).metrics
     told = [1, np.nan, 3, 5, np.nan, 7]  # the fourth rollout sees the ends of two, one of them told
     np.testing.assert_array_equal(metrics["episode/number"], told)
-    assert metrics["episodes"].tolist() == [2, 2, 2, 4, 2, 2]
-    together = row_of({name: metrics[name] for name in ("steps", "episodes", "episode/number")})
+    assert metrics[EPISODES].tolist() == [2, 2, 2, 4, 2, 2]
+    together = row_of(
+        {name: metrics[name] for name in ("global_step", "charts/episodes", "episode/number")}
+    )
     assert 3 < together["episode/number"] < 5
 
 
@@ -88,7 +91,7 @@ def test_a_resumed_run_starts_its_environments_anew(trained, tmp_path, capsys):
     assert result.finished
     assert "start anew, with other seeds" in capsys.readouterr().err
     assert result.metrics["update"].tolist() == [1, 2, 3, 4, 5, 6]
-    np.testing.assert_array_equal(result.metrics["loss"][:2], trained.metrics["loss"][:2])
+    np.testing.assert_array_equal(result.metrics[TOTAL_LOSS][:2], trained.metrics[TOTAL_LOSS][:2])
 
 
 def test_evaluation_plays_whole_episodes_and_films_one(trained, tmp_path):
@@ -128,7 +131,7 @@ def test_a_discovered_rule_learns_on_the_host(golden, tmp_path):
     rule = tmp_path / "tiny.npz"
     weights.save(rule, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
     result = discorl.train(**TINY | {"rule": str(rule), "updates": 2}, environment=Clocks())
-    assert np.isfinite(result.metrics["loss"]).all()
+    assert np.isfinite(result.metrics[TOTAL_LOSS]).all()
 
 
 class Lever(Clock):
@@ -142,7 +145,7 @@ class Lever(Clock):
 def test_an_agent_learns_on_the_host():
     settings = TINY | {"updates": 150, "replay_fraction": 0.0, "batch": 2, "learning_rate": 3e-3}
     result = discorl.train(**settings, environment=Clocks(Lever))
-    assert result.metrics["return"][:5].mean() < 0.7
+    assert result.metrics[RETURN][:5].mean() < 0.7
     assert result.recent_return()[0] > 0.8
 
 

@@ -101,7 +101,7 @@ def test_a_meta_network_comes_to_imitate():
     for _ in range(150):
         state, _, by_agent = population.meta_step(state)
         distances.append(by_agent["imitation"].mean())
-        entropies.append(by_agent["entropy"].mean())
+        entropies.append(by_agent["policy/entropy"].mean())
     assert entropies[-1] < 0.9 * entropies[0], "agents should learn by the target made by hand"
     assert np.mean(distances[-20:]) < 0.3 * max(distances)
 

@@ -17,6 +17,7 @@ from discorl.agent.learner import Learner
 from discorl.networks import Network
 from discorl.rules import PPO, ActorCritic, Disco, PolicyGradient, Sizes
 from discorl.rules.returns import take_action
+from discorl.runs.metrics import TOTAL_LOSS
 from discorl.types import Trajectory
 from discorl.verification.cases import cast
 
@@ -104,7 +105,7 @@ def test_gradient_agrees_with_finite_differences(name):
             terms["aux_pi"] = learner.rule.loss(frozen, details.targets, trajectory)["aux_pi"]
         return jnp.sum(sum(terms.values()) * mask) / (mask.sum() + 1e-8)
 
-    np.testing.assert_allclose(metrics["loss"], loss(state.params), rtol=1e-9)
+    np.testing.assert_allclose(metrics[TOTAL_LOSS], loss(state.params), rtol=1e-9)
     rng = np.random.default_rng(0)
     leaves, tree = jax.tree.flatten(state.params)
     for i, (leaf, slope) in enumerate(zip(leaves, jax.tree.leaves(gradient), strict=True)):

@@ -16,6 +16,7 @@ from discorl.discovery.lives import BINS, Lives, Record
 from discorl.envs.families import Chain
 from discorl.rules.lean import Lean
 from discorl.rules.ppo import PPO
+from discorl.runs.metrics import EPISODES, RETURN
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.types import UserError
 
@@ -59,8 +60,8 @@ def plain_run(lives, agent, rule_eta, task, key, rate, updates):
     trainer = CompiledAgent(agent, FAMILY.environment(task), lives._learner)
     state = with_learning_rate(trainer.init(key, updates), float(rate))
     _, metrics = jax.jit(trainer.run)(state, rule_eta, updates)
-    counts = np.asarray(metrics["episodes"][:updates])
-    return np.where(counts > 0, metrics["return"][:updates] * counts, 0), counts
+    counts = np.asarray(metrics[EPISODES][:updates])
+    return np.where(counts > 0, metrics[RETURN][:updates] * counts, 0), counts
 
 
 def binned(x, updates):

@@ -10,6 +10,7 @@ from discorl import envs
 from discorl.envs import conformance
 from discorl.envs.suites import SUITES
 from discorl.rules.files import weights
+from discorl.runs.metrics import EPISODES, STEP, TOTAL_LOSS
 from discorl.training.evaluation import evaluate
 from discorl.types import UserError
 
@@ -69,9 +70,9 @@ def test_agents_are_trained_and_evaluated(name, golden, tmp_path):
         checkpoint_every=3,
         out=tmp_path / "run",
     )
-    assert 0 < result.metrics["steps"][-1] <= 3 * 2 * 8
-    assert result.metrics["episodes"].sum() > 0
-    assert np.isfinite(result.metrics["loss"]).all()
+    assert 0 < result.metrics[STEP][-1] <= 3 * 2 * 8
+    assert result.metrics[EPISODES].sum() > 0
+    assert np.isfinite(result.metrics[TOTAL_LOSS]).all()
     played = evaluate(tmp_path / "run", episodes=2)
     assert played.unfinished == 0
     assert np.isfinite(played.returns).all()

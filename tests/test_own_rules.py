@@ -16,6 +16,7 @@ from discorl.discovery.start import keys_of
 from discorl.rules import PPO, Disco, conformance
 from discorl.rules.files import library
 from discorl.runs import npz
+from discorl.runs.metrics import TOTAL_LOSS
 from discorl.types import UserError
 
 OWN = """
@@ -149,7 +150,7 @@ def test_training_with_a_rule_by_name_is_remembered(write, tmp_path):
     np.testing.assert_array_equal(eta["net"][0], rules.load("my_rules:Mine")[1]["net"][0])
     again = discorl.train(resume=tmp_path / "run")
     assert again.finished
-    np.testing.assert_array_equal(again.metrics["loss"], whole.metrics["loss"])
+    np.testing.assert_array_equal(again.metrics[TOTAL_LOSS], whole.metrics[TOTAL_LOSS])
 
 
 def test_training_with_an_object_needs_it_again(write, tmp_path):
@@ -160,9 +161,9 @@ def test_training_with_an_object_needs_it_again(write, tmp_path):
     run = tmp_path / "run"
     half = discorl.train(rule=(rule, other), out=run, **FEW)
     assert half.config.rule == "my_rules:Mine,scale=3.0"
-    np.testing.assert_array_equal(half.metrics["loss"], whole.metrics["loss"])
+    np.testing.assert_array_equal(half.metrics[TOTAL_LOSS], whole.metrics[TOTAL_LOSS])
     plain = discorl.train(rule=rule, **FEW)
-    assert not np.array_equal(plain.metrics["loss"], whole.metrics["loss"])
+    assert not np.array_equal(plain.metrics[TOTAL_LOSS], whole.metrics[TOTAL_LOSS])
     for checkpoint in sorted((run / "checkpoints").iterdir())[1:]:
         checkpoint.unlink()
     with pytest.raises(UserError, match=r"with a rule of its own: give it again, as `rule=...`"):
@@ -171,7 +172,7 @@ def test_training_with_an_object_needs_it_again(write, tmp_path):
         discorl.evaluate(run)
     resumed = discorl.train(resume=run, rule=rule)  # its parameters are in the run
     assert resumed.finished
-    np.testing.assert_array_equal(resumed.metrics["loss"], whole.metrics["loss"])
+    np.testing.assert_array_equal(resumed.metrics[TOTAL_LOSS], whole.metrics[TOTAL_LOSS])
     assert discorl.evaluate(run, rule=rule, episodes=2).update == 4
 
 

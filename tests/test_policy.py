@@ -182,14 +182,14 @@ def test_a_started_run_that_was_stopped_resumes_from_where_it_started(
     result, tmp_path, monkeypatch
 ):
     whole = discorl.train(**TINY, start=result.path, out=tmp_path / "whole")
-    assert np.any(whole.metrics["loss"] != result.metrics["loss"])
+    assert np.any(whole.metrics["losses/total"] != result.metrics["losses/total"])
     monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
     stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
     cut = discorl.train(**TINY, start=result.path, out=tmp_path / "cut", on_rows=stop)
     assert not cut.finished
     (tmp_path / "cut" / "checkpoints" / f"{cut.updates:08d}.npz").unlink()  # back to the start
     again = discorl.train(resume=tmp_path / "cut")
-    np.testing.assert_array_equal(again.metrics["loss"], whole.metrics["loss"])
+    np.testing.assert_array_equal(again.metrics["losses/total"], whole.metrics["losses/total"])
     discoveries.assert_same(again.state, whole.state)
 
 

@@ -11,6 +11,7 @@ from discoveries import CONFIG, ETA, RULE, assert_same
 from discorl.discovery.agents import draw_lifetime
 from discorl.discovery.population import Population
 from discorl.discovery.scoring import Score, _last_return
+from discorl.runs.metrics import EPISODES, RETURN
 
 # --- how the rule moves ---------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ def test_a_bad_meta_gradient_is_left_out(bad):
     }
     moved, after, dropped, whole, _ = combine(eta, optimizers, dropped, gradients)
     assert dropped.tolist() == [0, 1]
-    assert int(whole["kept"]) == 1
+    assert int(whole["meta/kept"]) == 1
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(moved))
     assert_same(*(jax.tree.map(lambda x: x[1], tree) for tree in (after, optimizers)))
     # The other agent moves the rule as if it were alone.
@@ -111,7 +112,7 @@ def test_agents_that_ended_no_episode_have_no_say():
     returns = np.array([[9, 9, 9, 9, 9, 9, 1.0, 4.0], [nan] * 8, [0, 0, 0, 0, 0, 0, nan, 8.0]])
     episodes = np.array([[1, 1, 1, 1, 1, 1, 2, 1], [0] * 8, [1, 1, 1, 1, 1, 1, 0, 5]])
     # Of the last two updates: two agents, with 2 and 8 an episode.
-    assert _last_return({"return": returns, "episodes": episodes}) == pytest.approx(5)
-    only = {"return": returns[1:2], "episodes": episodes[1:2]}
+    assert _last_return({RETURN: returns, EPISODES: episodes}) == pytest.approx(5)
+    only = {RETURN: returns[1:2], EPISODES: episodes[1:2]}
     assert np.isnan(_last_return(only))
     assert np.isnan(Score({"a": 1.0, "b": nan}, {"a": 1.0, "b": nan}).mean)

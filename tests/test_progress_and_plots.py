@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from discorl.runs import curves, palette
-from discorl.runs.metrics import by_seed
+from discorl.runs.metrics import RETURN, STEP, by_seed
 from discorl.runs.progress import Progress
 from discorl.types import UserError
 
@@ -177,7 +177,7 @@ def columns(num_updates, num_seeds=1):
     value = update / num_updates + rng.normal(0, 0.1, len(update))
     value[rng.random(len(update)) < 0.3] = np.nan
     seed = np.repeat(np.arange(num_seeds), num_updates)
-    return {"update": update, "seed": seed, "steps": 640 * update, "return": value}
+    return {"update": update, "seed": seed, STEP: 640 * update, RETURN: value}
 
 
 def picture(path):
@@ -197,7 +197,7 @@ def blue_pixels(path):
     ids=["seed", "seeds", "row", "row-of-seeds", "rows"],
 )
 def test_curve_shows_something(tmp_path, metrics):
-    metrics["return"][-1] = 1.0
+    metrics[RETURN][-1] = 1.0
     curves.learning_curve(tmp_path / "curve.png", metrics, title="catch")
     assert blue_pixels(tmp_path / "curve.png") > 20
     assert [file.name for file in tmp_path.iterdir()] == ["curve.png"]
@@ -211,7 +211,7 @@ def test_curve_shows_something(tmp_path, metrics):
 )
 def test_curve_of_nothing_says_so(tmp_path, metrics):
     if metrics:
-        metrics["return"] = np.full(len(metrics["update"]), np.nan)
+        metrics[RETURN] = np.full(len(metrics["update"]), np.nan)
     curves.learning_curve(tmp_path / "curve.png", metrics, title="catch")
     assert blue_pixels(tmp_path / "curve.png") == 0
     assert (picture(tmp_path / "curve.png") < 128).any()
@@ -221,15 +221,17 @@ def discovery_columns(num_updates, environments):
     """Metrics of a discovery with returns on scales of their own; of one, no episode ends."""
     rng = np.random.default_rng(0)
     metrics = {"update": np.arange(1, num_updates + 1)}
-    names = ("meta/gradient_norm", "gradient_cosine", "entropy", "pi_hat_entropy")
+    names = ("meta/gradient_norm", "meta/gradient_cosine", "policy/entropy", "rule/pi_hat_entropy")
     parts = ("meta/policy_gradient", "meta/entropy_penalty", "meta/target_penalty")
     metrics |= {name: rng.random(num_updates) + 0.1 for name in (*names, *parts)}
-    returns = {f"return/{env}": 30.0**i * metrics["entropy"] for i, env in enumerate(environments)}
-    returns[f"return/{environments[-1]}"][:] = np.nan
+    returns = {
+        f"{RETURN}/{env}": 30.0**i * metrics["policy/entropy"] for i, env in enumerate(environments)
+    }
+    returns[f"{RETURN}/{environments[-1]}"][:] = np.nan
     evaluations = {
         "update": np.array([0, num_updates]),
-        "score": np.array([np.nan, 0.5]),
-        "best": np.array([-np.inf, 0.5]),
+        "charts/score": np.array([np.nan, 0.5]),
+        "charts/best_score": np.array([-np.inf, 0.5]),
     }
     return metrics | returns, evaluations
 
@@ -263,7 +265,9 @@ def test_curve_of_a_discovery_without_anything_or_with_too_many(tmp_path):
 
 
 def test_curve_names_the_missing_column(tmp_path):
-    with pytest.raises(UserError, match=re.escape("no column 'regret'; they have ['return', ")):
+    with pytest.raises(
+        UserError, match=re.escape("no column 'regret'; they have ['charts/episodic_return', ")
+    ):
         curves.learning_curve(tmp_path / "curve.png", columns(3), title="catch", y="regret")
 
 
@@ -284,9 +288,9 @@ def test_seeds_are_aligned_by_update():
     metrics = {
         "update": np.array([2, 1, 1]),
         "seed": np.array([7, 7, 9]),
-        "steps": np.array([20, 10, 10]),
-        "return": np.array([0.2, 0.1, np.inf]),
+        STEP: np.array([20, 10, 10]),
+        RETURN: np.array([0.2, 0.1, np.inf]),
     }
-    along, values = by_seed(metrics, "steps", "return")
+    along, values = by_seed(metrics, STEP, RETURN)
     assert along.tolist() == [10, 20]
     np.testing.assert_array_equal(values, [[0.1, 0.2], [np.nan, np.nan]])

@@ -22,6 +22,7 @@ from discorl.agent.optimiser import make_optimiser
 from discorl.discovery.agents import Agents
 from discorl.networks import Network, Recurrence, standard
 from discorl.rules import PPO, ActorCritic
+from discorl.runs.metrics import TOTAL_LOSS
 from discorl.training import loop, make_trainer
 from discorl.training.evaluation import evaluate
 from discorl.types import OutputSpec, Trajectory, UserError
@@ -341,7 +342,7 @@ def test_a_resumed_run_with_an_lstm_is_the_same_bit_for_bit(trained, tmp_path, m
     again = discorl.train(resume=tmp_path / "cut")
     assert again.finished
     discoveries.assert_same(again.state, whole.state)
-    np.testing.assert_array_equal(again.metrics["loss"], whole.metrics["loss"])
+    np.testing.assert_array_equal(again.metrics[TOTAL_LOSS], whole.metrics[TOTAL_LOSS])
 
 
 class Metronome(clocks.Clock):

@@ -8,6 +8,7 @@ from clocks import Clock, Clocks
 
 import discorl
 from discorl.envs.catch import Catch
+from discorl.runs.metrics import RETURN, TOTAL_LOSS
 
 SCALE = 8.0  # a power of two, so that products are exact
 SMALL = {
@@ -40,10 +41,10 @@ def test_scaled_rewards_make_the_agent_of_an_environment_with_such_rewards(repla
     scaled = discorl.train(**settings, environment=Catch(5, 5), reward_scale=SCALE)
     large = discorl.train(**settings, environment=LargeCatch(5, 5))
     plain = discorl.train(**settings, environment=Catch(5, 5))
-    np.testing.assert_array_equal(scaled.metrics["loss"], large.metrics["loss"])
-    np.testing.assert_array_equal(SCALE * scaled.metrics["return"], large.metrics["return"])
-    assert not np.array_equal(scaled.metrics["loss"], plain.metrics["loss"])
-    assert np.nanmax(np.abs(scaled.metrics["return"])) <= 1
+    np.testing.assert_array_equal(scaled.metrics[TOTAL_LOSS], large.metrics[TOTAL_LOSS])
+    np.testing.assert_array_equal(SCALE * scaled.metrics[RETURN], large.metrics[RETURN])
+    assert not np.array_equal(scaled.metrics[TOTAL_LOSS], plain.metrics[TOTAL_LOSS])
+    assert np.nanmax(np.abs(scaled.metrics[RETURN])) <= 1
 
 
 class LargeClock(Clock):
@@ -57,8 +58,8 @@ class LargeClock(Clock):
 def test_rewards_of_environments_on_the_host_are_scaled_as_well():
     scaled = discorl.train(**SMALL, environment=Clocks(), reward_scale=SCALE)
     large = discorl.train(**SMALL, environment=Clocks(LargeClock))
-    np.testing.assert_array_equal(scaled.metrics["loss"], large.metrics["loss"])
-    np.testing.assert_array_equal(SCALE * scaled.metrics["return"], large.metrics["return"])
+    np.testing.assert_array_equal(scaled.metrics[TOTAL_LOSS], large.metrics[TOTAL_LOSS])
+    np.testing.assert_array_equal(SCALE * scaled.metrics[RETURN], large.metrics[RETURN])
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, np.inf, np.nan])

@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
+from timing import assert_same_tables, untimed
 
 import discorl
 from discorl.envs import Catch
 from discorl.rules.files import weights
+from discorl.runs.metrics import EPISODES, LENGTH, RETURN, SPEED, STEP, TOTAL_LOSS, WALL_TIME
 from discorl.training import capacity, loop
 from discorl.types import UserError
 
@@ -121,10 +123,13 @@ def test_rules_learn_a_small_catch(rule, updates):
         rule=rule, env="catch:rows=5,columns=5", updates=updates, hidden=(64,), learning_rate=3e-3
     )
     last = result.metrics["update"] > updates - updates // 5
-    returns, episodes = result.metrics["return"][last], result.metrics["episodes"][last]
+    returns, episodes = (
+        result.metrics[RETURN][last],
+        result.metrics[EPISODES][last],
+    )
     mean = np.average(returns, weights=episodes)
     assert mean > 0.8, "a random policy has about -0.6"
-    first = np.average(result.metrics["return"][:5], weights=result.metrics["episodes"][:5])
+    first = np.average(result.metrics[RETURN][:5], weights=result.metrics[EPISODES][:5])
     assert first < 0.4
 
 
@@ -142,7 +147,7 @@ def test_a_discovered_rule_runs(tiny_rule, tmp_path):
     assert result.finished
     assert result.metrics["update"].tolist() == list(range(1, 13))
     for name, column in result.metrics.items():
-        if name not in ("return", "episode_length"):
+        if name not in ("charts/episodic_return", "charts/episodic_length"):
             assert np.isfinite(column).all(), name
     state = result.state.learner
     assert state.params["action_model"]["q"]["1"]["b"].shape == (21,)
@@ -169,9 +174,9 @@ def tiny_run():
 def test_a_run_is_a_function_of_its_settings(tiny_run):
     again = discorl.train(**TINY)
     assert_same(again.state, tiny_run.state)
-    assert_same(again.metrics, tiny_run.metrics)
+    assert_same(untimed(again.metrics), untimed(tiny_run.metrics))
     other = discorl.train(**TINY | {"seed": 1})
-    assert not np.array_equal(other.metrics["loss"], tiny_run.metrics["loss"])
+    assert not np.array_equal(other.metrics[TOTAL_LOSS], tiny_run.metrics[TOTAL_LOSS])
 
 
 def test_the_length_of_calls_changes_nothing(tiny_run, monkeypatch):
@@ -185,7 +190,7 @@ def test_the_length_of_calls_changes_nothing(tiny_run, monkeypatch):
     assert [len(r) for r in rows] == [1, 5, 6]
     for result in (one_by_one, at_once):
         assert_same(result.state, tiny_run.state)
-        assert_same(result.metrics, tiny_run.metrics)
+        assert_same(untimed(result.metrics), untimed(tiny_run.metrics))
 
 
 def test_rows_average_over_several_updates(tiny_run):
@@ -196,14 +201,14 @@ def test_rows_average_over_several_updates(tiny_run):
     blocks = [slice(0, 5), slice(5, 10), slice(10, 12)]
     every = tiny_run.metrics
     for row, block in enumerate(blocks):
-        assert result.metrics["episodes"][row] == every["episodes"][block].sum()
-        assert result.metrics["steps"][row] == every["steps"][block][-1]
+        assert result.metrics[EPISODES][row] == every[EPISODES][block].sum()
+        assert result.metrics[STEP][row] == every[STEP][block][-1]
         np.testing.assert_allclose(
-            result.metrics["loss"][row], every["loss"][block].mean(), rtol=1e-5
+            result.metrics[TOTAL_LOSS][row], every[TOTAL_LOSS][block].mean(), rtol=1e-5
         )
-        played = every["episodes"][block]
-        total = np.nansum(every["return"][block] * played)
-        np.testing.assert_allclose(result.metrics["return"][row], total / played.sum(), rtol=1e-5)
+        played = every[EPISODES][block]
+        total = np.nansum(every[RETURN][block] * played)
+        np.testing.assert_allclose(result.metrics[RETURN][row], total / played.sum(), rtol=1e-5)
 
 
 def test_several_seeds_are_the_single_runs(tiny_run):
@@ -211,17 +216,20 @@ def test_several_seeds_are_the_single_runs(tiny_run):
     first = several.metrics["seed"] == 0
     assert first.sum() == 12
     np.testing.assert_allclose(
-        several.metrics["loss"][first], tiny_run.metrics["loss"], rtol=1e-3, atol=1e-5
+        several.metrics[TOTAL_LOSS][first],
+        tiny_run.metrics[TOTAL_LOSS],
+        rtol=1e-3,
+        atol=1e-5,
     )
-    assert not np.allclose(several.metrics["loss"][~first], tiny_run.metrics["loss"])
+    assert not np.allclose(several.metrics[TOTAL_LOSS][~first], tiny_run.metrics[TOTAL_LOSS])
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
 def test_share_of_replay(fraction):
     settings = TINY | {"replay_fraction": fraction, "replay": 7, "updates": 5}
     result = discorl.train(**settings)
-    assert result.metrics["steps"][-1] == 5 * 2 * 3
-    assert np.isfinite(result.metrics["loss"]).all()
+    assert result.metrics[STEP][-1] == 5 * 2 * 3
+    assert np.isfinite(result.metrics[TOTAL_LOSS]).all()
     buffer = result.state.replay
     if fraction == 0:
         assert buffer is None
@@ -306,7 +314,7 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
         assert process.returncode == -signal.SIGKILL, errors
     assert killed == kills, "the run was over before it could be killed"
     assert json.loads(output)["updates"] == 400
-    assert (run / "metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
+    assert_same_tables(run / "metrics.csv", tmp_path / "whole/metrics.csv")
     last = "checkpoints/00000400.npz"
     with np.load(run / last) as cut, np.load(tmp_path / "whole" / last) as uncut:
         assert cut.files == uncut.files
@@ -314,12 +322,33 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
             np.testing.assert_array_equal(cut[name], uncut[name], err_msg=name)
 
 
+def test_time_and_speed_are_logged_over_all_stretches(tmp_path, tiny_run):
+    """A stretch goes on where the one before stopped; the result has the time of both."""
+    out = tmp_path / "run"
+    rows = []
+
+    def stop(new):
+        rows.extend(new)
+        if rows[-1]["update"] == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        discorl.train(**TINY | {"checkpoint_every": 2}, out=out, on_rows=stop)
+    resumed = discorl.train(resume=out)
+    before = [row[WALL_TIME] for row in rows if row["update"] == 2][-1]
+    times = resumed.metrics[WALL_TIME]
+    assert times[resumed.metrics["update"] == 2][-1] == before > 0
+    assert (np.diff(times) >= 0).all()
+    assert resumed.seconds == times[-1] > before
+    np.testing.assert_allclose(resumed.metrics[SPEED] * times, resumed.metrics[STEP], rtol=1e-6)
+
+
 def test_resuming_a_finished_run_gives_its_results(tmp_path, tiny_run):
     discorl.train(**TINY, out=tmp_path / "run")
     again = discorl.train(resume=tmp_path / "run")
     assert again.finished
     assert_same(again.state, tiny_run.state)
-    assert_same(again.metrics["loss"], tiny_run.metrics["loss"])
+    assert_same(again.metrics[TOTAL_LOSS], tiny_run.metrics[TOTAL_LOSS])
 
 
 def test_checkpoints_stay_at_their_multiples_after_a_stop(tmp_path, monkeypatch):
@@ -421,4 +450,4 @@ def test_an_environment_of_the_users_own():
     result = discorl.train(environment=Catch(rows=3, columns=3), **TINY | {"env": "mine"})
     assert result.finished
     # An episode of this Catch, and of none by name, is two steps long.
-    assert set(result.metrics["episode_length"][result.metrics["episodes"] > 0]) == {2.0}
+    assert set(result.metrics[LENGTH][result.metrics[EPISODES] > 0]) == {2.0}

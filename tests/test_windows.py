@@ -18,6 +18,7 @@ from discorl.discovery.population import Population
 from discorl.discovery.scoring import Scoring
 from discorl.discovery.start import keys_of, starting_rule
 from discorl.envs.base import Environment, Step
+from discorl.runs.metrics import EPISODES, LENGTH, RETURN
 from discorl.types import Array, Key, UserError
 
 SIZE = 5  # of the ring
@@ -188,7 +189,7 @@ def test_a_life_goes_on_from_within_a_window_that_overlaps(window, life, update)
     _, state, metrics = result
     kept, metrics_of_update = life[1]
     assert_same_life(state, kept)
-    for name in ("steps", "episodes", "return", "episode_length", "entropy", "loss"):
+    for name in ("life/steps", EPISODES, RETURN, LENGTH, "policy/entropy", "losses/total"):
         assert_close(metrics[name], metrics_of_update[name])
     # Of advantages its moments know those of that update, and those that it was judged by.
     expected = jax.tree.map(
@@ -218,12 +219,14 @@ def test_beyond_the_window_agents_make_plain_updates(window, life):
     )
     assert_close(adv_moments(state), expected)
     parts = [metrics for _, metrics in life[1:]]
-    assert_same(metrics["steps"], parts[-1]["steps"])
-    episodes = np.array([part["episodes"] for part in parts])
-    totals = np.where(episodes, np.array([part["return"] for part in parts]) * episodes, 0)
-    assert_same(metrics["episodes"], episodes.sum(axis=0))
-    assert_close(metrics["return"], totals.sum(axis=0) / episodes.sum(axis=0))
-    assert_close(metrics["entropy"], np.mean([part["entropy"] for part in parts], axis=0))
+    assert_same(metrics["life/steps"], parts[-1]["life/steps"])
+    episodes = np.array([part[EPISODES] for part in parts])
+    totals = np.where(episodes, np.array([part[RETURN] for part in parts]) * episodes, 0)
+    assert_same(metrics[EPISODES], episodes.sum(axis=0))
+    assert_close(metrics[RETURN], totals.sum(axis=0) / episodes.sum(axis=0))
+    assert_close(
+        metrics["policy/entropy"], np.mean([part["policy/entropy"] for part in parts], axis=0)
+    )
 
 
 @pytest.mark.long
@@ -275,7 +278,7 @@ def test_an_evaluation_and_an_imitation_stack_as_well():
     keys = jax.random.split(jax.random.key(0), 2)
     state = jax.eval_shape(scoring._programs[DRIFT]._begin, (), keys, jnp.int32(1))
     _, metrics = jax.eval_shape(scoring._programs[DRIFT]._go_on, (), state, ETA, jnp.int32(1))
-    assert metrics["return"].shape[0] == 2
+    assert metrics[RETURN].shape[0] == 2
     fields = {field.name: getattr(RULE, field.name) for field in dataclasses.fields(RULE)}
     agents = Imitators(OVERLAPPING.groups()[0], OVERLAPPING, Imitated(**fields))
     agent = jax.eval_shape(agents.begin, jax.random.key(0), jnp.int32(0))
@@ -341,9 +344,9 @@ def test_a_meta_step_on_the_host_with_stacks_and_a_stride():
     training = dataclasses.replace(expected.training, replay=replay)
     assert_same(lived, dataclasses.replace(expected, training=training))
     assert int(lived.training.learner.updates) == HOST.stride
-    assert metrics["steps"].tolist() == [int(lived.training.steps)]
-    assert metrics["episodes"].tolist() == [len(episodes)]
-    assert metrics["return"][0] == pytest.approx(np.mean([e.total for e in episodes]))
+    assert metrics["life/steps"].tolist() == [int(lived.training.steps)]
+    assert metrics[EPISODES].tolist() == [len(episodes)]
+    assert metrics[RETURN][0] == pytest.approx(np.mean([e.total for e in episodes]))
     # Each frame is recorded once; both networks see two, unfolded to one-hot vectors.
     shape = (1 + HOST.agent.unroll + 1, HOST.agent.batch, 2)
     assert [update.batch.observation.frame.shape for update in updates] == [shape] * HOST.stride

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from discorl.agent.optimiser import with_schedule_steps
+from discorl.agent.optimiser import Optimiser, with_schedule_steps
 from discorl.networks import Network, Parts, check_outputs, parts_of
 from discorl.rules.base import Rule
 from discorl.rules.returns import entropy
+from discorl.runs.metrics import TOTAL_LOSS
 from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
 
 # Outputs of all actions are made and summarised in pieces of about this size, so that they stay in
@@ -181,9 +182,8 @@ class Learner:
             target = self._summarise(
                 eta, state.target_params, target_outputs, target_root, trajectory
             )
-        targets, rule_state, metrics = self.rule.targets(
-            eta, state.rule, trajectory, online, target
-        )
+        targets, rule_state, told = self.rule.targets(eta, state.rule, trajectory, online, target)
+        metrics = {f"rule/{name}": value for name, value in told.items()}
         details = Details(targets, online, target, self.rule.policy(outputs))
         return details, rule_state, metrics
 
@@ -265,10 +265,10 @@ class Learner:
         policy = self.rule.policy(outputs)
         weight = trajectory.learnable(policy.dtype)
         weight = weight / (jnp.sum(weight) + 1e-8)
-        means = {f"loss/{name}": jnp.sum(term * weight) for name, term in terms.items()}
+        means = {f"losses/{name}": jnp.sum(term * weight) for name, term in terms.items()}
         total = sum(means.values(), start=jnp.zeros((), weight.dtype))
         policy_entropy = jnp.sum(entropy(policy[:-1]) * weight)
-        return total, means | {"loss": total, "entropy": policy_entropy}
+        return total, means | {TOTAL_LOSS: total, "policy/entropy": policy_entropy}
 
     def _gradient(self) -> Callable[[Params, PyTree, Trajectory], Params]:
         """The gradient of the loss, to be differentiated forward over backward.
@@ -301,14 +301,15 @@ class Learner:
     def _apply(
         self, gradients: Params, params: Params, optimizer: PyTree, step_size: Array | None
     ) -> tuple[tuple[Params, PyTree], Metrics]:
+        metrics = {"optimizer/gradient_norm": optax.tree.norm(gradients)}
+        if isinstance(self.optimizer, Optimiser):  # one of the user's own need not tell
+            rate = self.optimizer.learning_rate(optimizer)
+            metrics["charts/learning_rate"] = rate if step_size is None else step_size * rate
         updates, optimizer = self.optimizer.update(gradients, optimizer, params)
         if step_size is not None:
             updates = jax.tree.map(lambda u: step_size.astype(u.dtype) * u, updates)
-        norms = {
-            "gradient_norm": optax.tree.norm(gradients),
-            "update_norm": optax.tree.norm(updates),
-        }
-        return (optax.apply_updates(params, updates), optimizer), norms
+        metrics["optimizer/update_norm"] = optax.tree.norm(updates)
+        return (optax.apply_updates(params, updates), optimizer), metrics
 
 
 def _in_pieces(function: Callable[[PyTree], PyTree], rows: PyTree, pieces: int) -> PyTree:

@@ -1,5 +1,6 @@
 """The optimiser of agents and rules: Adam, each element of its step clipped, and a schedule."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -78,9 +79,15 @@ def learning_rate_at(
     return rate
 
 
-def make_optimiser(
-    config: OptimiserConfig, *, steps: int = 1, warmup: int = 0
-) -> optax.GradientTransformationExtraArgs:
+class Optimiser(NamedTuple):
+    """A gradient transformation of optax that can tell its learning rate."""
+
+    init: optax.TransformInitFn
+    update: optax.TransformUpdateExtraArgsFn
+    learning_rate: Callable[[PyTree], Array]  # of the next step, from the state
+
+
+def make_optimiser(config: OptimiserConfig, *, steps: int = 1, warmup: int = 0) -> Optimiser:
     """Clip of the norm, Adam, clip of each element, weight decay, learning rate.
 
     The learning rate and the length of its schedule are part of the state, where
@@ -106,9 +113,14 @@ def make_optimiser(
         schedule = lambda step: learning_rate_at(config, step, peak, schedule_steps, warmup)  # noqa: E731
         return optax.chain(*transformations, optax.scale_by_learning_rate(schedule))
 
-    return optax.inject_hyperparams(chain)(
+    def learning_rate(state: PyTree) -> Array:
+        peak, length = (state.hyperparams[name] for name in ("learning_rate", "schedule_steps"))
+        return learning_rate_at(config, state.count, peak, length, warmup)
+
+    made = optax.inject_hyperparams(chain)(
         learning_rate=config.learning_rate, schedule_steps=np.asarray(steps, np.int32)
     )
+    return Optimiser(made.init, made.update, learning_rate)
 
 
 def with_learning_rate(state: PyTree, learning_rate: float | Array) -> PyTree:

@@ -22,7 +22,7 @@ from discorl.discovery import (
     configure_discovery,
     discover,
 )
-from discorl.runs.metrics import RECENT, recent_return
+from discorl.runs.metrics import SCORE, recent_return, recent_score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +85,9 @@ def _data(result: DiscoverResult) -> dict:
         "meta_steps": int(result.metrics["update"][-1]),
         "seconds": result.seconds,
         **_recent(result),
-        "score": float(result.evaluations["score"][-1]),
+        "score": float(result.evaluations[SCORE][-1]),
         "best_score": result.best_score,
-        "dropped": int(result.metrics.get("dropped", [0])[-1]),
+        "dropped": int(result.metrics.get("meta/dropped", [0])[-1]),
         "rule": f"{path}/rule.npz",
         # Without a score it is only the rule that discovery started from.
         "best": f"{path}/best.npz" if math.isfinite(result.best_score) else None,
@@ -98,8 +98,7 @@ def _recent(result: DiscoverResult) -> dict[str, float]:
     """What the agents of the last tenth of the steps earned."""
     if result.config.method == "meta_gradient":
         return {"recent_return": recent_return(result.metrics)}
-    scores = result.metrics["score"]
-    return {"recent_score": float(scores[-math.ceil(RECENT * len(scores)) :].mean())}
+    return {"recent_score": recent_score(result.metrics)}
 
 
 def _text(result: DiscoverResult) -> str:

@@ -17,6 +17,7 @@ from discorl.cli.commands import (
     values_of,
 )
 from discorl.envs import references
+from discorl.runs.metrics import STEP
 from discorl.training import TrainConfig, TrainResult, configure, train
 from discorl.training.presets import small_preset
 
@@ -85,7 +86,7 @@ def _data(result: TrainResult) -> dict:
         "run": str(result.path),
         "finished": result.finished,
         "updates": int(metrics["update"][-1]),
-        "steps": int(metrics["steps"][-1]),
+        "steps": int(metrics[STEP][-1]),
         "seconds": result.seconds,
         "seeds": list(range(result.config.seed, result.config.seed + result.config.seeds)),
         "recent_return": result.recent_return().tolist(),

@@ -12,9 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from discorl.comparison.entries import EnvironmentEntry, RuleEntry, folder_name
-from discorl.runs import Run
 from discorl.runs.files import write_atomically, write_errors_reported
-from discorl.runs.metrics import recent_return
+from discorl.runs.metrics import EPISODES, RETURN, STEP, recent_return
 from discorl.training import make_trainer, train
 from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import TrainConfig
@@ -110,16 +109,13 @@ def run(
 def _train(
     cell: Cell, path: Path, config: TrainConfig, steps: int, programs: ProgramCache | None
 ) -> dict[str, Any] | None:
-    done = 0
     if (path / "config.json").exists():
-        with Run.open(path, read_only=True) as stopped:
-            done = max(stopped.checkpoint_updates(), default=0)
         result = train(resume=path, programs=programs)
     else:
         result = train(config, out=path, programs=programs)
     if not result.finished:
         return None
-    metrics, made = result.metrics, config.updates - done
+    metrics = result.metrics
     seeds = [int(seed) for seed in seeds_of(metrics)]
     returns = [recent_return(metrics, seed) for seed in seeds]
     silent = [seed for seed, value in zip(seeds, returns, strict=True) if not math.isfinite(value)]
@@ -133,9 +129,8 @@ def _train(
         "returns": returns,
         "learning_rate": config.agent.optimiser.learning_rate,
         "updates": config.updates,
-        "steps": int(metrics["steps"].max()),
-        # A cell that was stopped has forgotten the time before; the pace since then stands for all.
-        "seconds": result.seconds / made * config.updates if made else None,
+        "steps": int(metrics[STEP].max()),
+        "seconds": result.seconds,
         "flops_per_update": _flops(config) if cell.kind == "final" else None,
         "curve": _curve(metrics, seeds, steps),
     }
@@ -143,7 +138,7 @@ def _train(
 
 def _broken(metrics: Mapping[str, np.ndarray], seeds: list[int]) -> list[int]:
     """The seeds whose loss is not a number at the end."""
-    losses = [name for name in metrics if name.startswith("loss")]
+    losses = [name for name in metrics if name.startswith("losses/")]
     last = metrics["update"] == metrics["update"].max()
     return [
         seed
@@ -169,10 +164,10 @@ def curve(
 
     Where no episode ended in the window, the value before stands; NaN where there is none yet.
     """
-    rows = (metrics["seed"] == seed) & (metrics["episodes"] > 0)
-    steps, episodes = metrics["steps"][rows], metrics["episodes"][rows].astype(float)
+    rows = (metrics["seed"] == seed) & (metrics[EPISODES] > 0)
+    steps, episodes = metrics[STEP][rows], metrics[EPISODES][rows].astype(float)
     counts = np.concatenate([[0], np.cumsum(episodes)])
-    totals = np.concatenate([[0], np.cumsum(episodes * metrics["return"][rows])])
+    totals = np.concatenate([[0], np.cumsum(episodes * metrics[RETURN][rows])])
     last = np.searchsorted(steps, grid, side="right")
     first = np.searchsorted(steps, grid - window, side="right")
     first = np.minimum(first, np.maximum(last - 1, 0))  # the newest value there is, if old

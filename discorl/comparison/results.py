@@ -171,11 +171,11 @@ class Results:
                 "environment": cell.environment.label,
                 "seed": seed,
                 "learning_rate": record["learning_rate"],
-                "return": value,
+                "episodic_return": value,
                 "score": self.scales[cell.environment.label].score(value),
                 "status": record["status"],
                 "updates": record["updates"],
-                "steps": record["steps"],
+                "global_step": record["steps"],
             }
             for cell, record in [*self.sweep.items(), *self.final.items()]
             if record is not None

@@ -18,6 +18,7 @@ from discorl.discovery.meta_gradient import MetaGradient, Update
 from discorl.discovery.meta_value import MetaValue, MetaValueState
 from discorl.envs import Environment, families
 from discorl.rules import Rule
+from discorl.runs.metrics import EPISODES, LENGTH, RETURN, STEP
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.state import TrainState, scale_rewards
 from discorl.types import Array, Key, Metrics, Params, PyTree, specs
@@ -39,7 +40,7 @@ class AgentState:
     def status(self) -> Metrics:
         """Metrics that tell, together with the steps so far, whether the life is over."""
         finite = is_finite((self.training.learner, self.meta_value))
-        return {"budget": self.budget, "lives": self.lives, "finite": finite}
+        return {"life/budget": self.budget, "life/number": self.lives, "life/finite": finite}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +181,7 @@ class Agents:
         With a stride below the window's length the life goes on from within the window, of which
         the rest was a look ahead; with one above, it makes more updates after it.
 
-        The caller checks whether the life is over, from the metrics "steps", "budget" and "finite":
+        The caller checks whether the life is over, from the metrics "life/...":
         a new life is a large program, and seldom needed.
 
         Returns:
@@ -256,10 +257,11 @@ def _join(one: PyTree, two: PyTree) -> PyTree:
 
 def _average(metrics: Metrics) -> dict[str, Any]:
     """Metrics of a window from those of its updates, [N] each."""
-    episodes = metrics["episodes"]
+    episodes = metrics[EPISODES]
     total = jnp.sum(episodes)
     means = {name: jnp.mean(value) for name, value in metrics.items()}
-    for name in ("return", "episode_length"):
+    for name in (RETURN, LENGTH):
         # NaN where no episode ended, in an update or in all.
         means[name] = jnp.nansum(metrics[name] * episodes) / total
-    return means | {"episodes": total, "steps": metrics["steps"][-1]}
+    del means[STEP]
+    return means | {EPISODES: total, "life/steps": metrics[STEP][-1]}

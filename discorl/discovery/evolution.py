@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.discovery.lives import Lives, Record
+from discorl.runs.metrics import SCORE
 from discorl.types import Array, Key, Params, PyTree, UserError
 from discorl.types.validation import Fields
 
@@ -174,7 +175,11 @@ class Evolution:
             advantage = self._weights[i] * difference / (spreads[i] + 0.1)
             halves.append(self._gradient(noise, jnp.asarray(advantage, jnp.float32)))
             rows.append(
-                {"score": float(scores.mean()), "length": length, "spread": float(spreads[i])}
+                {
+                    SCORE: float(scores.mean()),
+                    "life/length": length,
+                    "meta/spread": float(spreads[i]),
+                }
             )
         first, second = (
             functools.reduce(lambda x, y: jax.tree.map(jnp.add, x, y), half)
@@ -192,7 +197,7 @@ class Evolution:
             rows: of each group.
         """
         names = [group.name for group in self.groups]
-        metrics = {"score": float(self._weights @ [row["score"] for row in rows])}
+        metrics = {SCORE: float(self._weights @ [row[SCORE] for row in rows])}
         for name in dict.fromkeys(names):
             alike = [row for row, other in zip(rows, names, strict=True) if other == name]
             for column in alike[0]:
@@ -275,9 +280,9 @@ class Evolution:
         share = (1 + self.config.averaging) / (count + self.config.averaging)
         average = jax.tree.map(lambda x, y: x + share * (y - x), state.average, eta)
         metrics = {
-            "agreement": _cosine(first, second),
-            "momentum": self._rms(momentum) / (size + 1e-12),
-            "moved": _norm(jax.tree.map(jnp.subtract, eta, state.eta)),
+            "meta/agreement": _cosine(first, second),
+            "meta/momentum": self._rms(momentum) / (size + 1e-12),
+            "meta/moved": _norm(jax.tree.map(jnp.subtract, eta, state.eta)),
         }
         moved = dataclasses.replace(
             state,

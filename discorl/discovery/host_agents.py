@@ -164,7 +164,7 @@ class HostAgents:
 
     def report(self, agent: AgentState, metrics: Sequence[Metrics]) -> Metrics:
         """Where an agent's life stands, and the means of its updates' metrics."""
-        life = {"steps": agent.training.steps, **agent.status()}
+        life = {"life/steps": agent.training.steps, **agent.status()}
         return jax.tree.map(jnp.mean, _stack(metrics)) | life
 
     # --- the group --------------------------------------------------------------------------------

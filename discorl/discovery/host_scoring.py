@@ -7,6 +7,7 @@ from discorl.agent.assembly import make_learner
 from discorl.agent.config import AgentConfig
 from discorl.envs.host import HostEnvironment
 from discorl.rules import Rule
+from discorl.runs.metrics import EPISODES, RETURN
 from discorl.training.host.actor_thread import ActorThread
 from discorl.training.host.agent import HostAgent, acting_key
 from discorl.training.state import TrainState
@@ -52,7 +53,7 @@ class HostScoring:
         """
         del task
         agents = [self._begin(key, updates) for key in keys]
-        table = {name: np.zeros((len(agents), updates)) for name in ("return", "episodes")}
+        table = {name: np.zeros((len(agents), updates)) for name in (RETURN, EPISODES)}
         actors: list[ActorThread] = []
         try:
             for key, agent in zip(keys, agents, strict=True):
@@ -73,8 +74,8 @@ class HostScoring:
                     if update + 1 < updates:
                         _ask(actor, agents[i])
                     totals = [episode.total for episode in rollout.episodes]
-                    table["episodes"][i, update] = len(totals)
-                    table["return"][i, update] = np.mean(totals) if totals else np.nan
+                    table[EPISODES][i, update] = len(totals)
+                    table[RETURN][i, update] = np.mean(totals) if totals else np.nan
         finally:
             for actor in actors:
                 actor.close()

@@ -8,6 +8,7 @@ import numpy as np
 from discorl.agent.replay import ReplayState
 from discorl.discovery.agents import AgentState
 from discorl.discovery.meta_gradient import Update
+from discorl.runs.metrics import EPISODES, LENGTH, RETURN
 from discorl.training.host.acting import Rollout
 from discorl.training.host.actor_thread import ActorThread
 from discorl.training.host.agent import acting_key
@@ -62,9 +63,9 @@ class Window:
         totals = [episode.total for episode in self.episodes]
         lengths = [episode.length for episode in self.episodes]
         return {
-            "episodes": float(len(totals)),
-            "return": float(np.mean(totals)) if totals else float("nan"),
-            "episode_length": float(np.mean(lengths)) if lengths else float("nan"),
+            EPISODES: float(len(totals)),
+            RETURN: float(np.mean(totals)) if totals else float("nan"),
+            LENGTH: float(np.mean(lengths)) if lengths else float("nan"),
         }
 
 

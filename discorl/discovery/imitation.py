@@ -64,11 +64,15 @@ class Imitators(Agents):
 
         def distance(eta: Params) -> tuple[Array, tuple]:
             learner, metrics = self.learner.update(training.learner, eta, batch)
-            return metrics["imitation"], (learner, metrics)
+            return metrics["rule/imitation"], (learner, metrics)
 
         gradient, (learner, metrics) = jax.grad(distance, has_aux=True)(eta)
         training = dataclasses.replace(training, learner=learner)
-        life = {"budget": state.budget, "lives": state.lives, "finite": is_finite(learner)}
+        life = {
+            "life/budget": state.budget,
+            "life/number": state.lives,
+            "life/finite": is_finite(learner),
+        }
         return (
             gradient,
             dataclasses.replace(state, training=training),

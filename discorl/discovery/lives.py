@@ -20,6 +20,7 @@ from discorl.agent.optimiser import with_learning_rate
 from discorl.envs import Environment, Reference, references
 from discorl.envs.families import Family, Split
 from discorl.rules.base import Rule
+from discorl.runs.metrics import EPISODES, RETURN
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.state import TrainState
 from discorl.types import Array, Key, Params, PyTree, validation
@@ -188,8 +189,8 @@ class Lives:
 
         def update(eta: Params, task: PyTree, state: TrainState) -> tuple[TrainState, Array, Array]:
             state, metrics = self._compiled_agent(task).update(state, eta)
-            count = metrics["episodes"]
-            total = jnp.where(count > 0, metrics["return"] * count, 0)
+            count = metrics[EPISODES]
+            total = jnp.where(count > 0, metrics[RETURN] * count, 0)
             return state, total, count
 
         def body(i: Array, carry: tuple[TrainState, Array, Array]) -> tuple:

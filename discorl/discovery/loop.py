@@ -5,7 +5,6 @@ import dataclasses
 import math
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from discorl.envs.host import EnvironmentFailure
 from discorl.rules import Disco, Rule
 from discorl.runs import Run, check_source, compilation, config_of, curves
 from discorl.runs.interrupts import interrupts
-from discorl.runs.metrics import as_columns, as_rows
+from discorl.runs.metrics import BEST_SCORE, WALL_TIME, as_columns, as_rows
 from discorl.runs.progress import Progress
 from discorl.runs.versions import versions
 from discorl.types import Array, Params, PyTree, UserError
@@ -57,7 +56,7 @@ class DiscoverResult:
     evaluations: dict[str, np.ndarray]  # one row an evaluation
     path: Path | None  # the run directory
     finished: bool  # False: stopped by the user; the run can be resumed
-    seconds: float  # that meta-steps and evaluations took
+    seconds: float  # that meta-steps and evaluations took, of all stretches; compilation apart
 
 
 def discover(
@@ -154,11 +153,11 @@ class _Loop:
         self._run = run
         self._rows: Rows = []
         self._evaluations: Rows = []
+        self._seconds = 0.0  # of meta-steps and evaluations, in all stretches of the run
         self._versions = versions()
 
     def run(self) -> DiscoverResult:
         config = self._config
-        start = time.perf_counter()
         done, state = self._start()
         saved, stopped = done, False
         with Progress(config.meta_steps, "meta-steps") as progress, interrupts() as interrupted:
@@ -168,7 +167,9 @@ class _Loop:
                 if done == config.meta_steps and len(self._evaluations) > evaluations:
                     self._save(done, state)  # what a failure had prevented
                 while done < config.meta_steps and not stopped:
-                    search, row, agents = self._method.step(state.search)
+                    with compilation.Stopwatch() as watch:
+                        search, row, agents = self._method.step(state.search)
+                    self._seconds += watch.seconds
                     state = dataclasses.replace(state, search=search)
                     done += 1
                     self._log(done, row, agents)
@@ -179,7 +180,8 @@ class _Loop:
                         self._save(done, state)
                         saved = done
                     headline = self._method.headline
-                    shown = {headline: self._rows[-1][headline]}
+                    name = headline.rpartition("/")[2].removeprefix("episodic_")
+                    shown = {name: self._rows[-1][headline]}
                     if math.isfinite(state.best_score):
                         shown |= {"best score": float(state.best_score)}
                     progress.update(done, shown)
@@ -187,7 +189,7 @@ class _Loop:
                 if done > saved:
                     self._save(done, state)
                 raise self._with_advice(done, error) from error
-        return self._finish(state, done, time.perf_counter() - start)
+        return self._finish(state, done)
 
     def _initial_state(self) -> DiscoverState:
         return DiscoverState(
@@ -203,6 +205,8 @@ class _Loop:
             if restored is not None:
                 self._rows = as_rows(self._run.metrics())
                 self._evaluations = as_rows(self._run.metrics("evaluation"))
+                both = [*self._rows[-1:], *self._evaluations[-1:]]
+                self._seconds = max((row[WALL_TIME] for row in both), default=0.0)
                 done, state = restored[0], jax.tree.map(jnp.asarray, restored[1])
                 # The files may be older than the checkpoint, or newer if that was damaged.
                 self._write_rules(done, state)
@@ -215,10 +219,11 @@ class _Loop:
         return 0, self._initial_state()
 
     def _log(self, done: int, row: Row, agents: list[Row]) -> None:
-        self._rows.append({"update": done} | row)
+        place = {"update": done, WALL_TIME: self._seconds}
+        self._rows.append(place | row)
         if self._run is not None:
             self._run.log(self._rows[-1:])
-            self._run.log([{"update": done} | agent for agent in agents], "agents")
+            self._run.log([place | agent for agent in agents], "agents")
 
     def _with_advice(self, done: int, error: EnvironmentFailure) -> EnvironmentFailure:
         if self._run is None:
@@ -237,7 +242,9 @@ class _Loop:
     def _evaluate(self, done: int, state: DiscoverState) -> DiscoverState:
         """Scores the rule; the best one so far becomes part of the state."""
         eta = self._method.eta(state.search)
-        score = self._scoring(eta)
+        with compilation.Stopwatch() as watch:
+            score = self._scoring(eta)
+        self._seconds += watch.seconds
         for name, value in score.returns.items():
             if math.isnan(value):
                 message = (
@@ -247,7 +254,8 @@ class _Loop:
                 print(f"no score at meta-step {done}: {message}; {advice}", file=sys.stderr)
         if score.mean > float(state.best_score):
             state = DiscoverState(state.search, eta, jnp.float32(score.mean), jnp.int32(done))
-        row = {"update": done, "best": float(state.best_score)} | score.row()
+        row = {"update": done, WALL_TIME: self._seconds} | score.row()
+        row |= {BEST_SCORE: float(state.best_score)}
         self._evaluations.append(row)
         if self._run is not None:
             self._run.log([row], "evaluation")
@@ -286,7 +294,7 @@ class _Loop:
             "config": self._config.as_dict(),
         }
 
-    def _finish(self, state: DiscoverState, done: int, seconds: float) -> DiscoverResult:
+    def _finish(self, state: DiscoverState, done: int) -> DiscoverResult:
         return DiscoverResult(
             config=self._config,
             rule=self._rule,
@@ -297,5 +305,5 @@ class _Loop:
             evaluations=as_columns(self._evaluations),
             path=None if self._run is None else self._run.path,
             finished=done == self._config.meta_steps,
-            seconds=seconds,
+            seconds=self._seconds,
         )

@@ -14,7 +14,7 @@ from discorl.discovery.population import Columns, Population, PopulationState
 from discorl.envs import Environment, families
 from discorl.envs.families import Family
 from discorl.rules import Rule
-from discorl.runs.metrics import known_mean
+from discorl.runs.metrics import EPISODES, RETURN, SCORE, known_mean
 from discorl.types import Key, Params, UserError, specs
 
 Row = dict[str, float]
@@ -61,7 +61,7 @@ def make_method(config: DiscoverConfig, rule: Rule) -> Method:
 class MetaGradients:
     """Meta-gradients of a population of agents."""
 
-    headline = "return"
+    headline = RETURN
 
     def __init__(self, config: DiscoverConfig, rule: Rule) -> None:
         self.population = Population(config, rule)
@@ -78,7 +78,7 @@ class MetaGradients:
         """See `Method`."""
         state, whole, by_agent = self.population.meta_step(state)
         row = _means(by_agent) | {name: float(x) for name, x in sorted(whole.items())}
-        row |= self._returns(by_agent["return"])
+        row |= self._returns(by_agent[RETURN])
         agents = [
             {"agent": i, "group": group}
             | {name: values[i].item() for name, values in sorted(by_agent.items())}
@@ -98,7 +98,7 @@ class MetaGradients:
         """Mean return by environment, each of which has a scale of its own."""
         names = np.array([self._names[group] for group in self._groups])
         return {
-            f"return/{name}": float(known_mean(by_agent[names == name]))
+            f"{RETURN}/{name}": float(known_mean(by_agent[names == name]))
             for name in dict.fromkeys(self._names)
         }
 
@@ -106,14 +106,14 @@ class MetaGradients:
 def _means(by_agent: Columns) -> Row:
     """Metrics of the population: means over those agents that have a value, and totals."""
     means = {name: float(known_mean(values)) for name, values in sorted(by_agent.items())}
-    totals = {name: int(by_agent[name].sum()) for name in ("dropped", "episodes", "lives")}
+    totals = {name: int(by_agent[name].sum()) for name in ("meta/dropped", EPISODES, "life/number")}
     return means | totals
 
 
 class Evolving:
     """Evolution over whole lives."""
 
-    headline = "score"
+    headline = SCORE
 
     def __init__(self, config: DiscoverConfig, rule: Rule) -> None:
         self.host_environments: list[str] = []

@@ -169,12 +169,14 @@ class Population:
             state.eta, state.optimizers, state.dropped, stacked
         )
         by_agent = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *metrics)
-        by_agent |= {"meta/gradient_norm": norms, "dropped": dropped}
+        by_agent |= {"meta/gradient_norm": norms, "meta/dropped": dropped}
         eta_ema = self._update_ema(state.eta_ema, eta)
         state = PopulationState(eta, eta_ema, groups, optimizers, dropped)
         whole, by_agent = jax.device_get((whole, by_agent))
         # Parameters that are not finite stay so: such an agent has nothing more to say.
-        over = np.flatnonzero((by_agent["steps"] >= by_agent["budget"]) | ~by_agent["finite"])
+        over = np.flatnonzero(
+            (by_agent["life/steps"] >= by_agent["life/budget"]) | ~by_agent["life/finite"]
+        )
         return self.restart(state, over.tolist()), whole, by_agent
 
     def restart(self, state: PopulationState, agents: Sequence[int]) -> PopulationState:
@@ -236,10 +238,10 @@ class Population:
             mean = jax.tree.map(lambda g: jnp.sum(g, axis=0) / count, gradients)
             update, optimizers = self._adam.update(mean, optimizers, eta)
         whole = {
-            "gradient_cosine": _mean_cosine(gradients, jnp.where(kept, norms, 0)),
-            "eta_norm": optax.tree.norm(eta),
-            "eta_update_norm": optax.tree.norm(update),
-            "kept": jnp.sum(kept),
+            "meta/gradient_cosine": _mean_cosine(gradients, jnp.where(kept, norms, 0)),
+            "meta/eta_norm": optax.tree.norm(eta),
+            "meta/eta_update_norm": optax.tree.norm(update),
+            "meta/kept": jnp.sum(kept),
         }
         dropped = dropped + ~kept
         return optax.apply_updates(eta, update), optimizers, dropped, whole, norms

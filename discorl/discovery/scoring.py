@@ -16,6 +16,7 @@ from discorl.discovery.host_scoring import HostScoring
 from discorl.envs import Environment, HostEnvironment, references
 from discorl.envs.families import Member
 from discorl.rules import Rule
+from discorl.runs.metrics import EPISODES, RETURN
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.config import LONGEST_CALL
 from discorl.training.state import TrainState
@@ -40,9 +41,12 @@ class Score:
 
     def row(self) -> dict[str, float]:
         """The score as columns of a table."""
-        columns = {"score": self.mean}
+        columns = {"charts/score": self.mean}
         for name in self.scores:
-            columns |= {f"score/{name}": self.scores[name], f"return/{name}": self.returns[name]}
+            columns |= {
+                f"charts/score/{name}": self.scores[name],
+                f"{RETURN}/{name}": self.returns[name],
+            }
         return columns
 
 
@@ -116,7 +120,7 @@ class CompiledScoring:
         for done in range(0, updates, LONGEST_CALL):
             count = min(LONGEST_CALL, updates - done)
             state, metrics = self._go_on(task, state, eta, jnp.int32(count))
-            chosen = {name: metrics[name] for name in ("return", "episodes")}
+            chosen = {name: metrics[name] for name in (RETURN, EPISODES)}
             parts.append({name: rows[:, :count] for name, rows in jax.device_get(chosen).items()})
         return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
 
@@ -131,8 +135,8 @@ def _last_return(metrics: dict[str, np.ndarray]) -> float:
 
     Agents that ended no episode there have no say; NaN if no agent did.
     """
-    last = math.ceil(LAST * metrics["return"].shape[1])
-    returns, episodes = (metrics[name][:, -last:] for name in ("return", "episodes"))
+    last = math.ceil(LAST * metrics[RETURN].shape[1])
+    returns, episodes = (metrics[name][:, -last:] for name in (RETURN, EPISODES))
     totals = np.sum(np.where(episodes > 0, returns * episodes, 0), axis=1)
     counts = np.sum(episodes, axis=1)
     ended = counts > 0

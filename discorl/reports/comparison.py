@@ -88,8 +88,8 @@ def _curve_rows(results: Results) -> list[dict[str, Any]]:
                             "rule": rule,
                             "environment": task,
                             "seed": seed,
-                            "steps": steps,
-                            "return": known,
+                            "global_step": steps,
+                            "episodic_return": known,
                         }
                     )
     return rows

@@ -18,15 +18,24 @@ from discorl.reports.charts import Line, LineChart
 from discorl.reports.page import NOTHING, Cell, Table
 from discorl.runs import Run, panels
 from discorl.runs.files import write_atomically, write_errors_reported
-from discorl.runs.metrics import MetricsFile, by_seed, known_mean, recent_return
+from discorl.runs.metrics import (
+    EPISODES,
+    PLACES,
+    RETURN,
+    STEP,
+    MetricsFile,
+    by_seed,
+    known_mean,
+    recent_return,
+    recent_score,
+)
 from discorl.types import UserError
 
 Columns = Mapping[str, np.ndarray]
 
 DISCOVERY = "discover"  # the kind of such runs
 POINTS = 150  # of a line; more cannot be seen
-RETURN = "return"
-_NOT_DRAWN = ("update", "seed", "agent", "group", "steps", "episodes")
+_NOT_DRAWN = (*PLACES, EPISODES, "life/steps", "life/budget")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +59,7 @@ class _Shown:
         """The column that the lines of a table go along, and what it is called."""
         if self.discovery:  # whose steps begin anew with every life of an agent
             return "update", "meta-steps"
-        return ("steps", "environment steps") if "steps" in columns else ("update", "updates")
+        return (STEP, "environment steps") if STEP in columns else ("update", "updates")
 
 
 def write(paths: Sequence[Path], file: Path) -> Path:
@@ -207,16 +216,15 @@ def _facts(each: _Shown) -> dict[str, str | Cell]:
     facts: dict[str, str | Cell] = {
         "run": each.label,
         "kind": each.run.kind,
-        "rule or preset": config.get("preset" if each.discovery else "rule", ""),
+        "rule": config.get("rule") or "",
+        "preset": config.get("preset") or "",
         "environment": Cell(where, kind="text") if where else "",
     }
-    done = {
-        name: f"{int(metrics[name].max()):,}" for name in ("update", "steps") if name in metrics
-    }
+    done = {name: f"{int(metrics[name].max()):,}" for name in ("update", STEP) if name in metrics}
     if each.discovery:
         return facts | {
             "meta-steps": done.get("update", "0"),
-            "recent return": _number(recent_return(metrics)),
+            **_recent(metrics),
             "best score": _best_score(each),
         }
     seeds = [int(seed) for seed in np.unique(metrics.get("seed", ()))]
@@ -225,15 +233,21 @@ def _facts(each: _Shown) -> dict[str, str | Cell]:
     scores = [reference.score(value) for value in recent] if reference is not None else []
     return facts | {
         "updates": done.get("update", "0"),
-        "steps": done.get("steps", "0"),
+        "steps": done.get(STEP, "0"),
         "seeds": ", ".join(map(str, seeds)),
         "recent return": _over_seeds(recent),
         "score": _over_seeds(scores),
     }
 
 
+def _recent(metrics: Columns) -> dict[str, str]:
+    """What the agents of the last tenth of the meta-steps earned, as the terminal has it."""
+    found = {"recent return": recent_return(metrics), "recent score": recent_score(metrics)}
+    return {name: _number(value) for name, value in found.items() if math.isfinite(value)}
+
+
 def _best_score(each: _Shown) -> str:
-    best = each.tables.get("evaluation", {}).get("best", np.zeros(0))
+    best = each.tables.get("evaluation", {}).get("charts/best_score", np.zeros(0))
     return _number(best[-1]) if len(best) else ""
 
 

@@ -45,13 +45,14 @@ class Stopwatch:
     def __exit__(self, *_: object) -> None:
         whole = time.perf_counter() - self._start
         jax.monitoring.unregister_event_duration_listener(self._note)
-        self.seconds = max(0.0, whole - sum(end - start for start, end in self._compiling))
+        self.seconds = max(1e-9, whole - sum(end - start for start, end in self._compiling))
 
     def _note(self, event: str, duration_secs: float, **_: str | int) -> None:
         if not event.startswith("/jax/core/compile/"):
             return
         now = time.perf_counter()
+        start = now - duration_secs
         # What was traced or compiled within is part of it.
-        while self._compiling and self._compiling[-1][0] >= now - duration_secs:
-            self._compiling.pop()
-        self._compiling.append((now - duration_secs, now))
+        while self._compiling and self._compiling[-1][1] > start:
+            start = min(start, self._compiling.pop()[0])
+        self._compiling.append((start, now))

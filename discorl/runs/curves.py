@@ -11,7 +11,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from discorl.runs import palette, panels
 from discorl.runs.files import write_atomically
-from discorl.runs.metrics import by_seed
+from discorl.runs.metrics import RETURN, STEP, by_seed
 from discorl.runs.palette import Style
 from discorl.runs.panels import Panel
 from discorl.types import UserError
@@ -19,6 +19,7 @@ from discorl.types import UserError
 _STYLE = palette.style(0)
 _COLOUR = _STYLE.colour
 _TEXT_COLOUR = "#333333"
+_WORDS = {STEP: "environment steps", RETURN: "return per episode"}  # for axes
 _MOST_NAMES = 14  # of environments in a legend
 _MOST_POINTS = 3000  # of the raw values; more turn into a blot
 
@@ -28,8 +29,8 @@ def learning_curve(
     metrics: Mapping[str, np.ndarray],
     *,
     title: str,
-    x: str = "steps",
-    y: str = "return",
+    x: str = STEP,
+    y: str = RETURN,
     window: int | None = None,
 ) -> None:
     """Draws one metric against another as a PNG.
@@ -61,7 +62,14 @@ def learning_curve(
         _draw(axes, along, values, window or max(1, values.shape[1] // 20))
         axes.legend(edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=9)
     else:
-        axes.text(0.5, 0.5, f"no {y} yet", transform=axes.transAxes, ha="center", va="center")
+        axes.text(
+            0.5,
+            0.5,
+            f"no {_WORDS.get(y, y)} yet",
+            transform=axes.transAxes,
+            ha="center",
+            va="center",
+        )
     write_atomically(path, lambda file: figure.savefig(file, format="png"))
 
 
@@ -80,8 +88,8 @@ def discovery_curve(
 
     Args:
         path: the file to write, atomically.
-        metrics: columns of the population's metrics, one "return/ENVIRONMENT" for each among them.
-        evaluations: columns of the evaluations, with "update", "score" and "best".
+        metrics: columns of the population's metrics; see `panels.of_discovery`.
+        evaluations: columns of the evaluations.
         title: written above.
     """
     figure = Figure(figsize=(12, 10), dpi=120, layout="constrained")
@@ -137,10 +145,14 @@ def _set_scale(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_scores(axes: Axes, evaluations: Mapping[str, np.ndarray]) -> None:
-    if not evaluations or not np.isfinite(evaluations["score"]).any():
+    if not evaluations or not np.isfinite(evaluations["charts/score"]).any():
         return
-    axes.plot(evaluations["update"], evaluations["score"], "o-", color=_COLOUR, label="score")
-    best = np.where(np.isfinite(evaluations["best"]), evaluations["best"], np.nan)
+    axes.plot(
+        evaluations["update"], evaluations["charts/score"], "o-", color=_COLOUR, label="score"
+    )
+    best = np.where(
+        np.isfinite(evaluations["charts/best_score"]), evaluations["charts/best_score"], np.nan
+    )
     axes.step(evaluations["update"], best, ":", where="post", color="#999999", label="best so far")
 
 
@@ -225,8 +237,8 @@ def decorate(axes: Axes) -> None:
 
 def _label(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_title(title, loc="left", color=_TEXT_COLOUR, fontsize=12)
-    axes.set_xlabel(x.replace("_", " "), color=_TEXT_COLOUR)
-    axes.set_ylabel(y.replace("_", " "), color=_TEXT_COLOUR)
+    axes.set_xlabel(_WORDS.get(x, x), color=_TEXT_COLOUR)
+    axes.set_ylabel(_WORDS.get(y, y), color=_TEXT_COLOUR)
     # There are no parts of a step, so rather a single tick than fractions.
     locator = MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1)
     axes.xaxis.set_major_locator(locator)

@@ -17,9 +17,20 @@ from discorl.runs.files import write_atomically
 Row = Mapping[str, float | int]
 
 EPISODE = "episode/"  # begins the names of metrics that are means over episodes
+# Names that the tools of CleanRL and Open RL Benchmark read.
 STEP = "global_step"  # the environment steps that an agent has taken
+RETURN = "charts/episodic_return"
+LENGTH = "charts/episodic_length"
+EPISODES = "charts/episodes"  # that ended, and that return and length are means over
+SCORE = "charts/score"  # 0 for random and 1 for optimal play
+BEST_SCORE = "charts/best_score"
+SPEED = "charts/SPS"  # environment steps a second
+TOTAL_LOSS = "losses/total"
+# Seconds of work over all stretches of a run: updates and evaluations; compilation, checkpoints and
+# the time between two stretches apart.
+WALL_TIME = "wall_time"
 # Columns that say where and when a row belongs, rather than what was found there.
-_PLACES = ("update", "seed", "agent", "group", STEP, "wall_time")
+PLACES = ("update", "seed", "agent", "group", STEP, WALL_TIME)
 RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is reported
 
 
@@ -64,13 +75,24 @@ def recent_return(columns: Mapping[str, np.ndarray], seed: int | None = None) ->
         columns: the table of metrics.
         seed: whose; by default of all together.
     """
-    if not len(columns.get("update", ())):
+    if RETURN not in columns or not len(columns["update"]):
         return math.nan
-    latest = columns["update"] > (1 - RECENT) * columns["update"].max()
+    latest = _latest(columns)
     rows = latest if seed is None else latest & (columns["seed"] == seed)
-    values, episodes = columns["return"][rows], columns["episodes"][rows]
+    values, episodes = columns[RETURN][rows], columns[EPISODES][rows]
     seen = (episodes > 0) & np.isfinite(values)
     return float(np.average(values[seen], weights=episodes[seen])) if seen.any() else math.nan
+
+
+def recent_score(columns: Mapping[str, np.ndarray]) -> float:
+    """Mean score over the last tenth of the updates; NaN where none is logged."""
+    if SCORE not in columns or not len(columns["update"]):
+        return math.nan
+    return float(known_mean(columns[SCORE][_latest(columns)]))
+
+
+def _latest(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    return columns["update"] > (1 - RECENT) * columns["update"].max()
 
 
 class MetricsFile:
@@ -169,7 +191,7 @@ class TensorBoard:
             values = [
                 Summary.Value(tag=name, simple_value=float(value))
                 for name, value in row.items()
-                if name not in _PLACES and not math.isnan(value)
+                if name not in PLACES and not math.isnan(value)
             ]
             event = Event(wall_time=time.time(), step=int(row.get(STEP, row["update"])))
             event.summary.CopyFrom(Summary(value=values))

@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from discorl.runs.metrics import BEST_SCORE, RETURN, SCORE
+
 Scale = Literal["linear", "log", "symlog"]  # symlog: linear up to `LINEAR`, logarithmic beyond
 LINEAR = 1.0
 
@@ -37,52 +39,52 @@ def of_discovery(names: Iterable[str]) -> tuple[Panel, ...]:
         names: the columns of its table of metrics.
     """
     columns = list(names)
-    by_evolution = any(name.startswith("spread/") for name in columns)
+    by_evolution = any(name.startswith("meta/spread/") for name in columns)
     return _of_evolution(columns) if by_evolution else _of_meta_gradients(columns)
 
 
 _SCORES = Panel(
     "score with fresh agents",
     "Fresh agents trained by the rule alone: 0 is random play, 1 is optimal.",
-    {"score": "score", "best": "best so far"},
+    {SCORE: "score", BEST_SCORE: "best so far"},
     table="evaluation",
 )
 
 
 def _of_evolution(names: Iterable[str]) -> tuple[Panel, ...]:
-    """Panels of columns such as "score/ENVIRONMENT"."""
+    """Panels of columns such as "charts/score/ENVIRONMENT"."""
     return (
         Panel(
             "score of a generation",
             "Mean over perturbed rules: 0 is random play, 1 is optimal. Short lives earn less.",
-            _environments(names, "score/"),
+            _environments(names, f"{SCORE}/"),
         ),
         _SCORES,
         Panel(
             "length of lives, in updates",
             "Lengths are spread over the generations, so that the rule fits short and long lives.",
-            _environments(names, "length/"),
+            _environments(names, "life/length/"),
             scale="log",
         ),
         Panel(
             "cosine of two halves' gradients",
             "Near 0, a generation's gradient is mostly noise, which momentum averages out.",
-            {"agreement": "cosine"},
+            {"meta/agreement": "cosine"},
         ),
         Panel(
             "spread of differences within pairs",
             "Standard deviation. At 0, perturbations change nothing that lives depend on.",
-            _environments(names, "spread/"),
+            _environments(names, "meta/spread/"),
         ),
-        Panel("movement of the rule", "Norm of a generation's step.", {"moved": "norm"}),
+        Panel("movement of the rule", "Norm of a generation's step.", {"meta/moved": "norm"}),
     )
 
 
 def _of_meta_gradients(names: Iterable[str]) -> tuple[Panel, ...]:
-    """Panels of columns with one "return/ENVIRONMENT" for each environment among them."""
+    """Panels of columns such as "charts/episodic_return/ENVIRONMENT"."""
     norm = {"meta/gradient_norm": "norm"}
-    cosine = {"gradient_cosine": "cosine"}
-    entropies = {"entropy": "policy", "pi_hat_entropy": "its target, pi_hat"}
+    cosine = {"meta/gradient_cosine": "cosine"}
+    entropies = {"policy/entropy": "policy", "rule/pi_hat_entropy": "its target, pi_hat"}
     parts = {
         "meta/policy_gradient": "policy gradient",
         "meta/entropy_penalty": "entropies, rewarded",
@@ -92,7 +94,7 @@ def _of_meta_gradients(names: Iterable[str]) -> tuple[Panel, ...]:
         Panel(
             "return, mean over agents",
             "What the agents of the population earn while they learn; their lives begin anew.",
-            _environments(names, "return/"),
+            _environments(names, f"{RETURN}/"),
             scale="symlog",
         ),
         _SCORES,

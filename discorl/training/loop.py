@@ -5,7 +5,6 @@ import dataclasses
 import math
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +19,18 @@ from discorl.envs.host import EnvironmentFailure, HostEnvironment
 from discorl.runs import Run, check_source, compilation, curves
 from discorl.runs.files import write_errors_reported
 from discorl.runs.interrupts import interrupts
-from discorl.runs.metrics import RECENT, as_columns, as_rows, recent_return
+from discorl.runs.metrics import (
+    EPISODES,
+    RECENT,
+    RETURN,
+    SPEED,
+    STEP,
+    TOTAL_LOSS,
+    WALL_TIME,
+    as_columns,
+    as_rows,
+    recent_return,
+)
 from discorl.runs.progress import Progress
 from discorl.training import capacity
 from discorl.training.assembly import RULE_FILE, load_trainer, make_trainer
@@ -154,16 +164,14 @@ class _Loop:
             interrupts() as interrupted,
         ):
             while done < config.updates and not stopped:
-                start = time.perf_counter()
+                count = self._call_length(done, rate)
                 try:
-                    count = self._call_length(done, rate)
-                    state, metrics, count = self._trainer.run(state, count)
+                    with compilation.Stopwatch() as watch:
+                        state, metrics, count = self._trainer.run(state, count)
                 except EnvironmentFailure as error:
                     raise self._give_up(done, saved, state, error) from error
-                self._log(done, count, metrics)
-                elapsed = time.perf_counter() - start
-                self._seconds += elapsed
-                rate = count / elapsed
+                self._log(done, count, metrics, watch.seconds)
+                rate = count / watch.seconds
                 done += count
                 stopped = interrupted()
                 if done == config.updates or stopped or done % config.checkpoint_every == 0:
@@ -177,6 +185,7 @@ class _Loop:
             restored = self._run.restore(self._template)
             if restored is not None:
                 self._rows = as_rows(self._run.metrics())
+                self._seconds = self._rows[-1][WALL_TIME] if self._rows else 0.0
                 return restored[0], jax.tree.map(jnp.asarray, restored[1])
         if self._first is None:
             return 0, self._trainer.init()
@@ -204,16 +213,23 @@ class _Loop:
         to_checkpoint = config.checkpoint_every - done % config.checkpoint_every
         return min(wished, LONGEST_CALL // every * every, to_checkpoint, config.updates - done)
 
-    def _log(self, done: int, count: int, metrics: Mapping[str, np.ndarray]) -> None:
+    def _log(
+        self, done: int, count: int, metrics: Mapping[str, np.ndarray], seconds: float
+    ) -> None:
+        """Logs a call of `count` updates that took so many seconds, each of them the same."""
         config = self._config
         if config.seeds == 1:
             metrics = {name: rows[None] for name, rows in metrics.items()}
         rows = []
         for start in range(0, count, config.log_every):
             stop = min(start + config.log_every, count)
+            wall_time = self._seconds + seconds * stop / count
             for i in range(config.seeds):
                 part = {name: table[i, start:stop] for name, table in metrics.items()}
-                rows.append({"update": done + stop, "seed": config.seed + i, **row_of(part)})
+                found = row_of(part)
+                timing = {WALL_TIME: wall_time, SPEED: found[STEP] / wall_time}
+                rows.append({"update": done + stop, "seed": config.seed + i} | timing | found)
+        self._seconds += seconds
         self._rows += rows
         self._warn_of_nan(rows)
         if self._run is not None:
@@ -224,7 +240,7 @@ class _Loop:
     def _warn_of_nan(self, rows: list[dict[str, float]]) -> None:
         """Says once of each seed that its loss is lost; the others go on."""
         for row in rows:
-            if not math.isfinite(row["loss"]) and row["seed"] not in self._lost:
+            if not math.isfinite(row[TOTAL_LOSS]) and row["seed"] not in self._lost:
                 self._lost.add(row["seed"])
                 print(
                     f"seed {row['seed']}: the loss is not a finite number by update "
@@ -247,7 +263,7 @@ class _Loop:
     def _recent_return(self) -> float:
         """Of all seeds together; of the rows that can matter to it, for there may be many."""
         latest = math.ceil(RECENT * len(self._rows)) + self._config.seeds
-        names = ("update", "return", "episodes")
+        names = ("update", RETURN, EPISODES)
         rows = [{name: row[name] for name in names} for row in self._rows[-latest:]]
         return recent_return(as_columns(rows))
 

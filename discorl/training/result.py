@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from discorl.envs import Reference
-from discorl.runs.metrics import EPISODE, recent_return
+from discorl.runs.metrics import EPISODE, EPISODES, LENGTH, RETURN, STEP, recent_return
 from discorl.training.config import TrainConfig
 from discorl.training.policy import Policy
 from discorl.training.state import TrainState
@@ -25,7 +25,7 @@ class TrainResult:
     metrics: dict[str, np.ndarray]  # columns of the table of metrics
     path: Path | None  # the run directory
     finished: bool  # False: stopped by the user; the run can be resumed
-    seconds: float  # that updates took, compilation apart
+    seconds: float  # that updates took, of all stretches; compilation apart
     reference: Reference | None = None  # the returns that make scores of 0 and 1, if known
 
     @property
@@ -56,11 +56,11 @@ def row_of(part: Mapping[str, np.ndarray]) -> dict[str, float]:
 
     Means, but for totals and for what is a mean over episodes already.
     """
-    episodes = part["episodes"]
-    row: dict[str, float] = {"steps": int(part["steps"][-1]), "episodes": int(episodes.sum())}
+    episodes = part[EPISODES]
+    row: dict[str, float] = {STEP: int(part[STEP][-1]), EPISODES: int(episodes.sum())}
     for name in sorted(set(part) - set(row)):
         values = part[name]
-        if name in ("return", "episode_length") or name.startswith(EPISODE):
+        if name in (RETURN, LENGTH) or name.startswith(EPISODE):
             seen = (episodes > 0) & ~np.isnan(values)
             mean = np.average(values[seen], weights=episodes[seen]) if seen.any() else math.nan
         else:

@@ -180,14 +180,14 @@ def check_learner(case: Case, eta: Params, errors: Errors) -> None:
         state, metrics, details = update(state, eta, trajectory)
         targets = details.targets
         computed = {
-            "total_loss": metrics["loss"],
-            "pi_loss": parts["loss/pi"],
-            "aux_kl_loss": parts["loss/aux_pi"],
-            "q_loss": parts["loss/q"] / Disco.q_cost,
-            "global_gradient_norm": metrics["gradient_norm"],
-            "global_update_norm": metrics["update_norm"],
-            "entropy": parts["entropy"],
-            "pi_hat_entropy": metrics["pi_hat_entropy"],
+            "total_loss": metrics["losses/total"],
+            "pi_loss": parts["losses/pi"],
+            "aux_kl_loss": parts["losses/aux_pi"],
+            "q_loss": parts["losses/q"] / Disco.q_cost,
+            "global_gradient_norm": metrics["optimizer/gradient_norm"],
+            "global_update_norm": metrics["optimizer/update_norm"],
+            "entropy": parts["policy/entropy"],
+            "pi_hat_entropy": metrics["rule/pi_hat_entropy"],
             "target": {"pi": targets.pi, "y": targets.y, "z": targets.z},
             "params": state.params,
         }

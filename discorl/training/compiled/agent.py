@@ -10,6 +10,7 @@ from discorl.agent.acting import ActorState, EpisodeStatistics
 from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner
 from discorl.envs import Environment
+from discorl.runs.metrics import EPISODES, LENGTH, RETURN, STEP
 from discorl.training.config import LONGEST_CALL
 from discorl.training.state import TrainState, add_and_sample
 from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory
@@ -84,11 +85,11 @@ class CompiledAgent:
         buffer, batch = add_and_sample(self.config, state.replay, fresh, replay_key)
         steps = state.steps + episodes.steps
         metrics = {
-            "steps": steps,
-            "episodes": episodes.count,
+            STEP: steps,
+            EPISODES: episodes.count,
             # NaN where no episode ended: there is nothing to report.
-            "return": episodes.return_sum / episodes.count,
-            "episode_length": episodes.length_sum / episodes.count,
+            RETURN: episodes.return_sum / episodes.count,
+            LENGTH: episodes.length_sum / episodes.count,
         }
         return TrainState(state.learner, actor, buffer, key, steps), batch, metrics
 

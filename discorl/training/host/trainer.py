@@ -15,7 +15,7 @@ import numpy as np
 from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner
 from discorl.envs.host.base import EnvironmentFailure, HostEnvironment
-from discorl.runs.metrics import EPISODE
+from discorl.runs.metrics import EPISODE, EPISODES, LENGTH, RETURN, STEP
 from discorl.training.config import TrainConfig
 from discorl.training.host import play
 from discorl.training.host.acting import Rollout
@@ -104,7 +104,7 @@ class HostTrainer(Trainer):
                 state.replay, rollout.trajectory, state.learner, state.key, self.eta
             )
             state = TrainState(learner, None, buffer, key, state.steps + rollout.steps)
-            rows.append(metrics | {"steps": state.steps} | self._summary(rollout.episodes))
+            rows.append(metrics | {STEP: state.steps} | self._summary(rollout.episodes))
         fetched = jax.device_get(rows)
         table = {name: np.array([row[name] for row in fetched]) for name in fetched[0]}
         return state, table, len(rows)
@@ -158,9 +158,9 @@ class HostTrainer(Trainer):
             for name in self.environment.episode_metrics
         }
         return means | {
-            "episodes": len(episodes),
-            "return": _mean([episode.total for episode in episodes]),
-            "episode_length": _mean([episode.length for episode in episodes]),
+            EPISODES: len(episodes),
+            RETURN: _mean([episode.total for episode in episodes]),
+            LENGTH: _mean([episode.length for episode in episodes]),
         }
 
 
