@@ -58,7 +58,6 @@ class EvolutionConfig:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
-        object.__setattr__(self, "parts", tuple(self.parts))  # JSON and TOML hold lists
         fields.integer("shortest_life", least=1)
         fields.integer("longest_life", least=self.shortest_life)
         fields.integer("rank", least=0)
