@@ -255,6 +255,6 @@ def test_discovery_refuses_such_an_environment_as_well(write):
             num_actions = 0
         """,
     )
-    config = discorl.configure_discovery(**discoveries.TINY | {"envs": ("my_own:Flawed",)})
+    config = discorl.configure_discovery(**discoveries.TINY | {"population": "my_own:Flawed"})
     with pytest.raises(UserError, match=r"my_own:Flawed breaks the contract.* num_actions is 0"):
         Population(config, discoveries.RULE)
