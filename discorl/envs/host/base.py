@@ -111,12 +111,6 @@ class HostEnvironment(abc.ABC):
         """
         return observation
 
-    def shown(self, observation: PyTree) -> PyTree:
-        """Shapes and dtypes of what `prepare` makes of one observation of given shapes."""
-        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), observation)
-        prepared = jax.eval_shape(self.prepare, batch)
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), prepared)
-
     def summarise(self, means: Mapping[str, float]) -> Mapping[str, float]:
         """What else is worth reporting of an agent, from means of `episode_metrics`.
 
