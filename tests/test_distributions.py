@@ -4,12 +4,12 @@ import csv
 
 import numpy as np
 import pytest
-from discoveries import ETA, RULE, TINY
+from discoveries import RULE, TINY
 
 import discorl
 from discorl import cli
-from discorl.discovery import distributions, loop
-from discorl.discovery.population import Population
+from discorl.discovery import distributions
+from discorl.discovery.methods import MetaGradients
 from discorl.runs.metrics import RETURN
 from discorl.types import UserError
 
@@ -101,7 +101,7 @@ def test_returns_are_told_apart_by_size() -> None:
     config = discorl.configure_discovery(
         **TINY | {"population": ({"env": "bandit:contexts=2..3", "agents": 3}, "bandit")}
     )
-    told = loop._Loop(config, Population(config, RULE), None, RULE, ETA, None)
+    told = MetaGradients(config, RULE)
     assert told._groups == [0, 0, 1, 2, 2]
     returns = told._returns(np.array([1.0, 2.0, 4.0, 8.0, np.nan]))
     assert returns == {
