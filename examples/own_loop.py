@@ -30,4 +30,4 @@ for seed in range(updates):
     batch = discorl.Trajectory(seen, action, reward, np.ones((T, B), bool), logits)
     # The new parameters are state.params; every number in metrics is a scalar.
     state, metrics = update(state, eta, batch)
-print(f"mean reward {reward.mean():.2f} (0.33 by chance), loss {metrics['loss']:.3f}")
+print(f"mean reward {reward.mean():.2f} (0.33 by chance), loss {metrics['losses/total']:.3f}")
