@@ -115,6 +115,12 @@ def _no_programs_left() -> Iterator[None]:
     jax.clear_caches()
 
 
+@pytest.fixture(autouse=True)
+def no_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are written as for a pipe, also in workers of pytest-xdist, which set a width."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="session")
 def users_environment() -> dict[str, str]:
     """Environment for a process that compiles its programs as they are compiled for users."""
