@@ -46,13 +46,9 @@ class EpisodeStatistics:
 def init(
     environment: Environment, key: Key, num_environments: int, recurrent_state: PyTree = ()
 ) -> ActorState:
-    """Begins an episode in each of `num_environments` environments.
+    """Begins an episode in each of E environments.
 
-    Args:
-        environment: the task.
-        key: random key; used up.
-        num_environments: E.
-        recurrent_state: shapes and dtypes of the recurrent state in one of them.
+    `recurrent_state` gives the shapes and dtypes of the recurrent state in one of them.
     """
     validation.integer("num_environments", num_environments, least=1)
     states, observations = jax.vmap(environment.reset)(jax.random.split(key, num_environments))
@@ -146,18 +142,9 @@ def _put(rows: PyTree, row: PyTree, index: Array | int) -> PyTree:
 
 
 def _reset_where(ended: Array, environment: Environment, keys: Key, current: PyTree) -> PyTree:
-    """Resets those environments whose episode ended.
+    """Resets environments where `ended`, [E] bool; `current` and the result have leaves [E, ...].
 
     Every environment is reset with its own key, in whichever order it is done.
-
-    Args:
-        ended: [E] bool.
-        environment: the task.
-        keys: [E], of the resets.
-        current: states and observations, leaves [E, ...].
-
-    Returns:
-        states and observations, leaves [E, ...].
     """
     reset = jax.vmap(environment.reset)
     if environment.resets_at_once is None:
@@ -191,12 +178,7 @@ def _reset_where(ended: Array, environment: Environment, keys: Key, current: PyT
 def _count_episodes(
     state: ActorState, trajectory: Trajectory
 ) -> tuple[Array, Array, EpisodeStatistics]:
-    """Return [E] and length [E] of the episodes under way, and statistics of the finished ones.
-
-    Args:
-        state: before the rollout.
-        trajectory: of the rollout.
-    """
+    """Return [E] and length [E] of the episodes under way, and statistics of the finished ones."""
     ended = trajectory.cut()
     real = ~trajectory.fillers()
     # A step belongs to a finished episode exactly if some episode ends at it or later.

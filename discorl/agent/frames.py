@@ -65,15 +65,9 @@ def expand(frames: Frames, size: int) -> PyTree:
 
 
 def window(frame: PyTree, age: Array, size: int) -> PyTree:
-    """Stacks at one moment.
+    """Stacks at one moment, leaves [N, ...], from the last `size` frames, leaves [size, N, ...].
 
-    Args:
-        frame: the last `size` frames, leaves [size, N, ...], the newest last.
-        age: of the newest, [N].
-        size: frames of a stack.
-
-    Returns:
-        stacks, leaves [N, ...].
+    The newest frame comes last, and `age`, [N], is its age.
     """
     return jax.tree.map(lambda x: x[0], expand(Frames(frame, age[None]), size))
 

@@ -73,13 +73,10 @@ class Learner:
         return parts_of(self.network, self.spec)
 
     def init(self, key: Key, observation: PyTree, lifetime: Array | int) -> LearnerState:
-        """A fresh agent.
+        """A fresh agent for observations like this one.
 
-        Args:
-            key: random key.
-            observation: one observation, or its shapes and dtypes.
-            lifetime: [] int, updates that the agent will make. The schedule of the learning rate is
-                laid over them, and so are those of a rule.
+        `lifetime`, [] int, is the number of updates that the agent will make. The schedules of the
+        learning rate and of a rule are laid over it.
         """
         network_key, learner_key = jax.random.split(key)
         batch = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), observation)
@@ -99,15 +96,9 @@ class Learner:
     def policy(
         self, params: Params, observation: PyTree, recurrent_state: PyTree = ()
     ) -> tuple[Array, PyTree]:
-        """Acts at one moment.
+        """Logits, [N, A], and the next recurrent state for observations [N, ...] at one moment.
 
-        Args:
-            params: of the network.
-            observation: [N, ...].
-            recurrent_state: of the network, [N, ...]; () if it is not recurrent.
-
-        Returns:
-            logits of the policy, [N, A]; the next recurrent state, [N, ...].
+        The recurrent state is [N, ...], or () if the network has none.
         """
         features, recurrent_state = self.network.advance(params, observation, recurrent_state)
         return self.rule.policy(self.parts.observe(params, features)[0]), recurrent_state
@@ -115,16 +106,7 @@ class Learner:
     def update(
         self, state: LearnerState, eta: Params, trajectory: Trajectory
     ) -> tuple[LearnerState, Metrics]:
-        """Learns from a batch of trajectories.
-
-        Args:
-            state: the agent.
-            eta: the rule's parameters.
-            trajectory: experience, [T, B].
-
-        Returns:
-            the agent after the update; metrics.
-        """
+        """Learns from a batch of trajectories, [T, B]; returns the agent after it, and metrics."""
         state, metrics, _ = self.update_in_detail(state, eta, trajectory)
         return state, metrics
 

@@ -59,14 +59,9 @@ def scale_by_adam(
 def learning_rate_at(
     config: OptimiserConfig, step: Array | int, peak: Array | float, steps: Array | int, warmup: int
 ) -> Array:
-    """The learning rate of a gradient step.
+    """The learning rate of a gradient step, after `step` earlier ones.
 
-    Args:
-        config: its schedule, and where a cosine schedule ends.
-        step: [] int, gradient steps made before.
-        peak: [], learning rate after warm-up.
-        steps: [] int, gradient steps that the schedule is laid over.
-        warmup: gradient steps of linear warm-up, the first of those.
+    It rises linearly to `peak` during `warmup`, the first of the `steps` of the schedule.
     """
     rate = jnp.asarray(peak)
     if config.schedule == "cosine":
@@ -92,12 +87,8 @@ def make_optimiser(config: OptimiserConfig, *, steps: int = 1, warmup: int = 0) 
 
     The learning rate and the length of its schedule are part of the state, where
     `with_learning_rate` and `with_schedule_steps` change them: one compiled program serves them
-    all. No gradient flows to either.
-
-    Args:
-        config: the settings, of which `warmup_steps` counts environment steps and is not read.
-        steps: gradient steps that the schedule is laid over.
-        warmup: gradient steps of linear warm-up.
+    all. No gradient flows to either. `steps` and `warmup` count gradient steps, whereas
+    `config.warmup_steps` counts environment steps and is not read.
     """
 
     def chain(learning_rate: Array, schedule_steps: Array) -> optax.GradientTransformation:

@@ -24,12 +24,10 @@ class ReplayState:
 
 
 def init(trajectory_like: Trajectory, capacity: int) -> ReplayState:
-    """An empty ring.
+    """An empty ring of `capacity` trajectories, at least E of them.
 
-    Args:
-        trajectory_like: one rollout, [T, E], as arrays or as `jax.ShapeDtypeStruct`. Every field
-            is stored in its own dtype.
-        capacity: number of trajectories to keep, at least E.
+    `trajectory_like` is one rollout, [T, E], as arrays or as `jax.ShapeDtypeStruct`. Every field
+    is stored in its own dtype.
     """
     num_environments = trajectory_like.action.shape[1]
     if capacity < num_environments:
@@ -80,17 +78,9 @@ def sample(state: ReplayState, key: Key, batch: int) -> Trajectory:
 
 
 def mix(state: ReplayState, fresh: Trajectory, key: Key, batch: int, replayed: int) -> Trajectory:
-    """A batch of `batch - replayed` fresh trajectories followed by `replayed` sampled ones.
+    """A batch, [T, B]: `batch - replayed` fresh trajectories, then `replayed` sampled ones.
 
-    Args:
-        state: the ring to sample from.
-        fresh: a rollout, [T, E]; its first trajectories are taken.
-        key: randomness of the sample.
-        batch: trajectories in the result, B.
-        replayed: how many of them come from the ring; at least B - E.
-
-    Returns:
-        a trajectory, [T, B].
+    The first trajectories of `fresh`, [T, E], are taken; `replayed` is at least B - E.
     """
     num_environments = fresh.action.shape[1]
     if not max(0, batch - num_environments) <= replayed <= batch:

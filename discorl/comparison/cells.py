@@ -80,16 +80,8 @@ def run(
 ) -> dict[str, Any] | None:
     """Trains a cell, from where it stopped if it ever did, and records what came of it.
 
-    Args:
-        cell: the cell.
-        path: its run directory, which may be there from earlier.
-        config: how its agents train.
-        steps: environment steps that its curve goes to.
-        keep_checkpoints: whether the trained agents remain.
-        programs: those compiled for other cells, which this one may share and adds to.
-
-    Returns:
-        the record; None if the user stopped it.
+    Returns None if the user stopped it. `programs` holds those compiled for other cells, which
+    this one may share and adds to.
     """
     record: dict[str, Any] | None
     try:

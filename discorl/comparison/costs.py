@@ -50,12 +50,7 @@ def as_text(value: float | None, form: str) -> str:
 
 
 def cost(final: Records, sweep: Records) -> Cost:
-    """What a rule cost.
-
-    Args:
-        final: its cells that count, and what they recorded.
-        sweep: likewise of its sweep.
-    """
+    """What a rule cost."""
     runs = [(record, cell.seeds) for cell, record in final for _ in range(cell.seeds)]
     flops = [record["flops_per_update"] for record, _ in runs]
     updates = [record["updates"] for record, _ in runs]

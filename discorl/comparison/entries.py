@@ -59,13 +59,9 @@ class EnvironmentEntry:
 
 
 def read_entries(values: Any, kind: type[Entry], own: Sequence[Entry] = ()) -> tuple[Entry, ...]:
-    """Entries from texts and tables, or from one of them.
+    """Entries from texts and tables, or from one of them; a text gives the first field alone.
 
-    Args:
-        values: what was given; a text is a table with the first field alone.
-        kind: what to make of it.
-        own: entries that are there already: a text that is the label or the first field of one
-            stands for it.
+    A text that is the label or the first field of one of the `own` entries stands for it.
     """
     key = dataclasses.fields(kind)[0].name
     known: dict[Any, Entry] = {getattr(entry, key): entry for entry in reversed(own)}

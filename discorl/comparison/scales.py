@@ -28,11 +28,7 @@ AS_THEY_ARE = Scale(0.0, 1.0, known=False)
 
 
 def find(config: ComparisonConfig) -> tuple[dict[str, Scale], dict[str, str]]:
-    """The scales of scores, and why an environment cannot be made, by label.
-
-    Raises:
-        UserError: an environment is not known, no scale is known for it, or none can be made.
-    """
+    """The scales of scores, and why an environment cannot be made, by label."""
     for entry in config.environments:
         _check_name(entry.env)
     scales, unavailable = look_for(config.environments, alone=len(config.environments) == 1)
@@ -44,12 +40,7 @@ def find(config: ComparisonConfig) -> tuple[dict[str, Scale], dict[str, str]]:
 def look_for(
     entries: Sequence[EnvironmentEntry], *, alone: bool
 ) -> tuple[dict[str, Scale], dict[str, str]]:
-    """See `find`.
-
-    Args:
-        entries: some of the environments of a comparison.
-        alone: whether there is no other in it; then it needs no scale.
-    """
+    """See `find`; a comparison of one environment `alone` needs no scale."""
     scales, unavailable = {}, {}
     for entry in entries:
         if entry.random is not None and entry.optimal is not None:

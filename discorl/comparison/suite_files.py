@@ -20,11 +20,9 @@ def suites() -> list[str]:
 
 
 def load(suite: str | os.PathLike[str], extending: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The table of a suite; `extends` names another one that it starts from.
+    """The table of a suite, by name or file; `extends` names another one that it starts from.
 
-    Args:
-        suite: its name or file.
-        extending: the files that led to it.
+    `extending` holds the files that led to it.
     """
     text = os.fspath(suite)
     file = Path(text)

@@ -83,11 +83,7 @@ def name_of(environment: Environment | HostEnvironment) -> str:
 
 
 def kind_of(environment: str | Environment | HostEnvironment) -> Kind:
-    """Whether an environment is in JAX ("native") or on the host ("host").
-
-    Raises:
-        UserError: there is no such environment; see `make`.
-    """
+    """Whether an environment is in JAX ("native") or on the host ("host")."""
     if isinstance(environment, str):
         suite = SUITES.get(specs.parse(environment).name)
         if suite is not None:  # which need not be installed

@@ -15,17 +15,7 @@ MOST_ACTIONS = 1000
 def combinations(
     choices: Iterable[Sequence[Any] | np.ndarray], shape: tuple[int, ...], dtype: Any, name: str
 ) -> np.ndarray:
-    """Every combination of one value for each dimension: [A, *shape].
-
-    Args:
-        choices: the values of each dimension.
-        shape: of one action.
-        dtype: of actions.
-        name: of the environment, for messages.
-
-    Raises:
-        UserError: there are more than `MOST_ACTIONS`.
-    """
+    """Every combination of one value for each dimension: [A, *shape]."""
     choices = list(choices)
     count = math.prod(len(values) for values in choices)
     if count > MOST_ACTIONS:

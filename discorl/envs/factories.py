@@ -15,10 +15,6 @@ def make(spec: specs.Spec) -> Environment | HostEnvironment:
 
     What the factory makes may be Gymnasium's. `bins` and `workers` are then for
     `discorl.envs.host.gymnasium.from_gymnasium`, unless the factory has parameters called so.
-
-    Raises:
-        UserError: there is no such factory, it failed, or it returned something else than an
-            environment.
     """
     text = f"{spec.name}:{spec.item}"
     factory = imports.load(spec)

@@ -18,20 +18,14 @@ def _tables() -> dict[str, Any]:
 def lookup(table: str, item: str) -> Reference | None:
     """The two ends of an item's scale, if literature has settled on them.
 
-    Args:
-        table: `atari`, `procgen-easy`, `procgen-hard`, `crafter` or `craftax`.
-        item: name in that table, as in `atari`, `Pong`.
+    Tables are `atari`, `procgen-easy`, `procgen-hard`, `crafter` and `craftax`.
     """
     scores = _tables()[table]["scores"].get(item)
     return None if scores is None else Reference(*scores)
 
 
 def of(environment: Environment | HostEnvironment) -> Reference | None:
-    """The two ends of an environment's scale, if it knows them.
-
-    Raises:
-        UserError: what it says of them is of no use.
-    """
+    """The two ends of an environment's scale, if it knows them."""
     try:
         found = environment.reference()
         if found is None:

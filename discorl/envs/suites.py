@@ -58,11 +58,7 @@ class Suite:
         return f'pip install "discorl[{self.extra}]"'
 
     def adapter(self) -> Any:
-        """The adapter, a module or what an entry point names.
-
-        Raises:
-            UserError: the suite is not installed, or is no adapter.
-        """
+        """The adapter, a module or what an entry point names."""
         if self.plugin is not None:
             return _adapter(self.plugin)
         missing = self.missing()
@@ -79,11 +75,7 @@ class Suite:
         return list(self.adapter().names())
 
     def make(self, item: str | None = None, **parameters: specs.Value) -> Any:
-        """Builds the environment that an item names, with settings.
-
-        Raises:
-            UserError: the suite is not installed, or the item or a parameter is not accepted.
-        """
+        """Builds the environment that an item names, with settings."""
         adapter = self.adapter()
         item = self.default if item is None else item
         if item is None:

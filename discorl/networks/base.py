@@ -87,11 +87,7 @@ def parts_of(network: Network, spec: OutputSpec) -> Parts:
 def check_outputs(network: Network, spec: OutputSpec, params: Params, observation: PyTree) -> None:
     """Raises a `UserError` if the network does not yield what the rule asks for.
 
-    Args:
-        network: the network.
-        spec: what the rule asks for.
-        params: the network's parameters.
-        observation: a batch of observations, [N, ...].
+    `observation` is a batch, [N, ...].
     """
     rows = jax.tree.leaves(observation)[0].shape[0]
     state = blank_state(network.state, rows)

@@ -42,15 +42,7 @@ def mlp(layers: Params, x: Array) -> Array:
 
 
 def lstm_step(gates: Array, cell: Array) -> tuple[Array, Array]:
-    """One LSTM step from the sum of its input and recurrent products.
-
-    Args:
-        gates: i, g, f, o side by side, [..., 4 H].
-        cell: the cell, [..., H].
-
-    Returns:
-        new hidden state and new cell, each [..., H].
-    """
+    """New hidden state and cell, [..., H], from the summed gate inputs i, g, f, o, [..., 4 H]."""
     i, g, f, o = jnp.split(gates, 4, axis=-1)
     cell = jax.nn.sigmoid(f + 1) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
     return jax.nn.sigmoid(o) * jnp.tanh(cell), cell

@@ -8,12 +8,7 @@ from discorl.types import Key, Outputs, Params, PyTree
 
 
 def prepared(network: Network, prepare: Callable[[PyTree], PyTree]) -> Network:
-    """The network that sees what a function makes of observations, [N, ...].
-
-    Args:
-        network: made for prepared observations.
-        prepare: a pure function.
-    """
+    """The network that sees what a pure function makes of observations, [N, ...]."""
 
     def init(key: Key, observation: PyTree) -> Params:
         return network.init(key, prepare(observation))

@@ -38,11 +38,7 @@ def forget(state: PyTree, begins: Array) -> PyTree:
 
 
 def unroll(recurrence: Recurrence, params: Params, trajectory: Trajectory) -> PyTree:
-    """Goes along trajectories from what was remembered at their start.
-
-    Returns:
-        features of all moments, [T+1, B, ...].
-    """
+    """Features at every moment of trajectories, [T+1, B, ...], from their first recurrent state."""
     if len(jax.tree.leaves(trajectory.recurrent_state)) != len(jax.tree.leaves(recurrence.state)):
         raise UserError(
             "the network is recurrent, but the trajectory does not hold its state at the start: "

@@ -15,14 +15,9 @@ PAGE = "index.html"
 
 
 def write(results: Results, folder: Path | None = None) -> Path:
-    """Writes `index.html`, `scores.csv`, `summary.csv`, `curves.csv` and figures.
+    """Writes `index.html`, `scores.csv`, `summary.csv`, `curves.csv` and figures; returns the page.
 
-    Args:
-        results: what to report, finished or not.
-        folder: where; by default `report` in the comparison's directory.
-
-    Returns:
-        the page.
+    By default they go to `report` in the comparison's directory.
     """
     folder = folder or results.path / "report"
     with write_errors_reported(folder):

@@ -49,12 +49,7 @@ def render(
 ) -> bytes:
     """Renders a page. Everything that is not HTML of the templates' own is escaped.
 
-    Args:
-        template: name of the template.
-        title: of the window and of the page.
-        series: what the lines of charts stand for, by number.
-        charts: what the script on the page draws.
-        **context: what the template asks for besides.
+    `series` tells what the lines of charts stand for, `charts` what the script on the page draws.
     """
     data = {
         "series": list(series),

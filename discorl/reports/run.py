@@ -63,15 +63,7 @@ class _Shown:
 
 
 def write(paths: Sequence[Path], file: Path) -> Path:
-    """Writes one page about several runs.
-
-    Args:
-        paths: their directories.
-        file: the page to write.
-
-    Returns:
-        the page.
-    """
+    """Writes one page about several run directories to a file, and returns it."""
     shown = [_read(path, label) for path, label in zip(paths, _labels(paths), strict=True)]
     if not any(each.tables for each in shown):
         raise UserError(f"{', '.join(map(str, paths))}: nothing is logged yet")

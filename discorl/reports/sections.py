@@ -36,10 +36,7 @@ def few_runs(results: Results) -> str:
 def context(results: Results, scores: bytes, drawn: list[charts.Chart]) -> dict[str, Any]:
     """Everything that the template `comparison.html` asks for.
 
-    Args:
-        results: what to tell.
-        scores: the table of all runs as CSV, to be kept in the page.
-        drawn: the charts.
+    The page keeps `scores`, the table of all runs, as CSV.
     """
     config, tasks = results.config, results.tasks
     described = json.loads((results.path / "config.json").read_text(encoding="utf-8"))["config"]

@@ -32,11 +32,7 @@ class ActorCritic(PolicyAndValue):
         online: Outputs,
         target: Outputs,
     ) -> tuple[dict[str, Array], PyTree, Metrics]:
-        """V-trace value targets and advantages; see `Rule.targets`.
-
-        Returns:
-            {"value", "advantage"}, each [T, B] and constant; the state as it was; metrics.
-        """
+        """V-trace value targets and advantages; see `Rule.targets`."""
         del eta, target
         online = jax.lax.stop_gradient(online)
         logits_t = online["logits"][:-1]

@@ -82,11 +82,7 @@ class Rule(abc.ABC):
         return ()
 
     def init_state(self, lifetime: Array) -> PyTree:
-        """The rule's state at the beginning of an agent's life.
-
-        Args:
-            lifetime: [] int32, updates that the agent will make.
-        """
+        """The rule's state at the beginning of an agent's life, `lifetime` updates, [] int32."""
         del lifetime
         return ()
 
@@ -231,20 +227,11 @@ class Rule(abc.ABC):
 
     @classmethod
     def stored_settings(cls, archive: npz.Archive) -> dict[str, Any]:
-        """The settings of a rule that `save` wrote, as arguments of the constructor.
-
-        Raises:
-            UserError: the file holds no such rule.
-        """
+        """The settings of a rule that `save` wrote, as arguments of the constructor."""
         return trees.read_settings(cls, archive.metadata)
 
     def stored_params(self, archive: npz.Archive) -> Params:
-        """The parameters of a rule that `save` wrote, checked.
-
-        Raises:
-            UserError: names the array that is missing, unexpected, not finite, or of another shape
-                or dtype.
-        """
+        """The parameters of a rule that `save` wrote, checked."""
         return trees.unflatten(archive.arrays, self._params_like())
 
     def _params_like(self) -> Params:

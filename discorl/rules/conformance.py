@@ -21,16 +21,10 @@ LIFETIME = 100
 
 
 def check(rule: Rule, eta: Params | None = None, *, seed: int = 0) -> list[Finding]:
-    """Checks a rule against its contract.
+    """Checks a rule against its contract, by default with new parameters.
 
-    Args:
-        rule: the rule.
-        eta: its parameters; by default new ones.
-        seed: of the experience.
-
-    Returns:
-        what each check found; checks that need an earlier one to pass are left out if it fails.
-        What a rule raises is a finding, too.
+    Checks that need an earlier one to pass are left out if it fails. What a rule raises is a
+    finding, too.
     """
     findings: list[Finding] = []
     checks = _Checks(rule, eta, jax.random.key(seed))

@@ -39,13 +39,7 @@ class PolicyAndValue(Rule):
     def loss(
         self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory
     ) -> dict[str, Array]:
-        """Terms "policy", "value" and "entropy"; see `Rule.loss`.
-
-        Args:
-            outputs: the agent's outputs; see `Rule.loss`.
-            targets: {"value", "advantage"}, each [T, B].
-            trajectory: the batch of experience, [T, B].
-        """
+        """Terms "policy", "value" and "entropy" for the targets of those names; see `Rule.loss`."""
         logits_t, v_t = outputs["logits"][:-1], outputs["value"][:-1]
         log_pi_t = returns.take_action(jax.nn.log_softmax(logits_t), trajectory.action)
         return {

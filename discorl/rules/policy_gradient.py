@@ -30,11 +30,7 @@ class PolicyGradient(PolicyAndValue):
         online: Outputs,
         target: Outputs,
     ) -> tuple[dict[str, Array], PyTree, Metrics]:
-        """Returns and what they exceed the value by; see `Rule.targets`.
-
-        Returns:
-            {"value", "advantage"}, each [T, B] and constant; the state as it was; metrics.
-        """
+        """Returns and what they exceed the value by; see `Rule.targets`."""
         del eta, target
         online = jax.lax.stop_gradient(online)
         v_t, v_tp1 = online["value"][:-1], online["value"][1:]

@@ -49,12 +49,7 @@ def is_learned(rule: type[Rule] | Rule) -> bool:
 def find(text: str, rules_path: str | Path | None = None) -> Path | None:
     """The file of a learned rule; None for a rule that is code.
 
-    Args:
-        text: names the rule; see the module.
-        rules_path: a file or folder to look in before the usual places.
-
-    Raises:
-        UserError: there is no such rule.
+    `rules_path` is a file or folder to look in before the usual places.
     """
     spec = _parse(text)
     if _factory(spec, plugins=False) is not None:
@@ -114,11 +109,7 @@ def load(
 
 
 def code(text: str) -> type[Rule] | Callable[..., Any] | None:
-    """The class or function of a rule that is code; None for a learned rule in a file.
-
-    Raises:
-        UserError: it cannot be imported.
-    """
+    """The class or function of a rule that is code; None for a learned rule in a file."""
     return _factory(_parse(text))
 
 

@@ -55,15 +55,10 @@ class Regularisers:
         return self.target_mean * sum(centres) + self.target_kl * kl
 
     def of_predictions(self, y: Array, z: Array, weight: Array) -> tuple[Array, Metrics]:
-        """Rewards the entropy of the predictions.
+        """The weighted penalty, [], for a lack of entropy in the predictions; and both entropies.
 
-        Args:
-            y: logits, [T+1, B, P].
-            z: logits, of the actions taken, [T, B, P].
-            weight: of each moment, [T+1, B].
-
-        Returns:
-            the weighted penalty, []; both entropies.
+        `y` and `z` are logits, [T+1, B, P] and, of the actions taken, [T, B, P]. The weight is that
+        of each moment, [T+1, B].
         """
         y_entropy = returns.weighted_mean(returns.entropy(y), weight)
         z_entropy = returns.weighted_mean(returns.entropy(z), weight[:-1])

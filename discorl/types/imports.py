@@ -25,11 +25,7 @@ _MOST_SHOWN = 10
 
 
 def found(spec: specs.Spec) -> bool:
-    """Whether a text reads like `package.module:name` and there is such a module.
-
-    Raises:
-        UserError: a package above the module cannot be imported.
-    """
+    """Whether a text reads like `package.module:name` and there is such a module."""
     parts = spec.name.split(".")
     if spec.item is None or not all(part.isidentifier() for part in [*parts, spec.item]):
         return False
@@ -46,11 +42,7 @@ def found(spec: specs.Spec) -> bool:
 
 
 def load(spec: specs.Spec) -> Callable[..., Any]:
-    """Imports the module of `package.module:name` and returns its function or class.
-
-    Raises:
-        UserError: the module cannot be imported, or has nothing callable of that name.
-    """
+    """Imports the module of `package.module:name` and returns its function or class."""
     try:
         module = importlib.import_module(spec.name)
     except ANYTHING as error:
@@ -63,16 +55,7 @@ def load(spec: specs.Spec) -> Callable[..., Any]:
 
 
 def call(factory: Callable[..., Any], text: str, parameters: dict[str, specs.Value]) -> Any:
-    """Calls somebody's function or class with parameters that a user wrote.
-
-    Args:
-        factory: what to call.
-        text: its name in messages.
-        parameters: by name; their types are checked.
-
-    Raises:
-        UserError: a parameter is not accepted, or the call failed.
-    """
+    """Calls somebody's function or class, `text` in messages, with parameters that a user wrote."""
     try:
         return specs.build(factory, specs.Spec(text, None, parameters))
     except UserError:
@@ -135,11 +118,7 @@ class Plugin:
     entry: metadata.EntryPoint
 
     def load(self) -> Any:
-        """Imports it.
-
-        Raises:
-            UserError: names the package and says what is wrong with it.
-        """
+        """Imports it."""
         try:
             return self.entry.load()
         except ANYTHING as error:
@@ -153,10 +132,7 @@ class Plugin:
 def plugins(group: str) -> dict[str, Plugin]:
     """What installed packages offer in a group of entry points, by name.
 
-    Of two packages that offer the same name, the first in the alphabet counts.
-
-    Args:
-        group: `discorl.rules` or `discorl.envs`.
+    If two packages offer the same name, the alphabetically first package wins.
     """
     offered = [_plugin(entry) for entry in metadata.entry_points(group=group)]
     ordered = sorted(offered, key=lambda plugin: plugin.package, reverse=True)

@@ -47,15 +47,9 @@ def other_names(kind: type) -> dict[str, str]:
 
 
 def flatten(kind: type, values: Any, where: str = "") -> dict[str, Any]:
-    """Settings by flat names.
+    """Settings of a configuration by flat names, from an instance or a mapping.
 
-    Args:
-        kind: the configuration that they are for.
-        values: an instance, or a mapping with flat names, nested ones, or both.
-        where: what a message says first, such as the name of a file.
-
-    Raises:
-        UserError: a name is unknown or given twice, or a part is not a table.
+    The names in a mapping may be flat, nested, or both. Messages begin with `where`.
     """
     if isinstance(values, kind):
         values = {f.name: getattr(values, f.name) for f in dataclasses.fields(kind)}
@@ -78,11 +72,7 @@ def flatten(kind: type, values: Any, where: str = "") -> dict[str, Any]:
 
 
 def require_known(kind: type, name: str, where: str = "") -> None:
-    """Refuses a name that is no setting.
-
-    Raises:
-        UserError: names the nearest setting, also where another library's name was given.
-    """
+    """Refuses a name that is no setting; the message names the nearest one."""
     if name in names(kind):
         return
     ours = other_names(kind).get(name)
@@ -92,20 +82,12 @@ def require_known(kind: type, name: str, where: str = "") -> None:
 
 
 def build(kind: type[Config], values: Mapping[str, Any], where: str = "") -> Config:
-    """A configuration from settings by flat or nested names; the others keep their defaults.
-
-    Raises:
-        UserError: a name or a value is not accepted; see `flatten`.
-    """
+    """A configuration from settings by flat or nested names; the others keep their defaults."""
     return replace(kind(), **flatten(kind, values, where))
 
 
 def replace(config: Config, **flat: Any) -> Config:
-    """The configuration with other values of some settings, by flat names.
-
-    Raises:
-        UserError: a name or a value is not accepted.
-    """
+    """The configuration with other values of some settings, by flat names."""
     kind: type = type(config)
     for name in flat:
         require_known(kind, name)

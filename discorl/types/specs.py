@@ -50,9 +50,6 @@ def parse(text: str) -> Spec:
 
     Whitespace around the parts is ignored. A value is an integer, a float, `true`, `false` or a
     `Range` of finite numbers if it reads as one, and otherwise a string.
-
-    Raises:
-        UserError: the text does not follow the grammar.
     """
     name, colon, rest = (part.strip() for part in text.partition(":"))
     if not name or any(symbol in name for symbol in "=,"):
@@ -119,11 +116,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuses names that do not exist.
-
-    Raises:
-        UserError: names the first of them, the nearest that exists, and all.
-    """
+    """Refuses names that do not exist; the message names the nearest that does, and all."""
     choices = list(known)
     for name in names:
         if name not in choices:
@@ -134,17 +127,10 @@ def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None
 
 
 def build(constructor: Callable[..., Built], spec: Spec) -> Built:
-    """Calls a constructor with the parameters of a spec.
+    """Calls a constructor with annotated parameters with those of a spec.
 
     The spec's item becomes the argument called `item`; a constructor without one takes no item.
     A constructor with `**parameters` is handed every further parameter as it is.
-
-    Args:
-        constructor: a dataclass or a function, with annotated parameters.
-        spec: what the user asked for; its name appears in messages only.
-
-    Raises:
-        UserError: a parameter is unknown, missing or of the wrong type.
     """
     signature = inspect.signature(constructor, eval_str=True).parameters
     settable = {

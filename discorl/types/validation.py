@@ -21,11 +21,7 @@ from discorl.types.specs import Range
 def refuse(name: str, value: Any, accepted: str, owner: str = "") -> NoReturn:
     """Raises a `UserError` that names a setting, its value and what would be accepted.
 
-    Args:
-        name: the setting.
-        value: what it was given.
-        accepted: what it may be.
-        owner: the rule or environment that it is a setting of, if any.
+    `owner` is the rule or environment that has the setting.
     """
     shown = str(value) if isinstance(value, Range) else repr(value)
     raise UserError(f"{owner + ': ' if owner else ''}{name} is {shown}; expected {accepted}")
@@ -34,11 +30,7 @@ def refuse(name: str, value: Any, accepted: str, owner: str = "") -> NoReturn:
 def integer(
     name: str, value: Any, *, least: float = -math.inf, most: float = math.inf, owner: str = ""
 ) -> int:
-    """An integer within bounds.
-
-    Raises:
-        UserError: it is not; booleans and floats are none.
-    """
+    """An integer within bounds; booleans and floats are refused."""
     if not _is_integer(value):
         refuse(name, value, "an integer", owner)
     if not least <= value <= most:
@@ -56,11 +48,7 @@ def number(
     below: float = math.inf,
     owner: str = "",
 ) -> float:
-    """A finite number within bounds, of which `above` and `below` are exclusive.
-
-    Raises:
-        UserError: it is not; booleans are none.
-    """
+    """A finite number within bounds, of which `above` and `below` are exclusive."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         refuse(name, value, "a number", owner)
     plain = float(value)
@@ -73,11 +61,7 @@ def number(
 def integers(
     name: str, value: Any, *, least: float = -math.inf, empty: bool = True, owner: str = ""
 ) -> tuple[int, ...]:
-    """Integers of at least `least`, from a sequence or a single one.
-
-    Raises:
-        UserError: it is neither, or is empty where it may not be.
-    """
+    """Integers of at least `least`, from a sequence or a single one."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     fits = all(_is_integer(x) and x >= least for x in values)
     if not fits or not (values or empty):
@@ -86,11 +70,7 @@ def integers(
 
 
 def choice(name: str, value: Any, choices: Sequence[str], owner: str = "") -> str:
-    """One of several texts.
-
-    Raises:
-        UserError: it is none of them.
-    """
+    """One of several texts."""
     if value not in choices:
         refuse(name, value, f"one of {', '.join(choices)}", owner)
     return value

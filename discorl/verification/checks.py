@@ -43,14 +43,8 @@ class Errors:
     def add(self, case: Case, prefix: str, computed: PyTree, label: str = "{quantity}") -> None:
         """Compares everything below a prefix of a case.
 
-        Args:
-            case: the golden file.
-            prefix: of the expected arrays.
-            computed: nested dicts with all arrays that a complete case holds below the prefix.
-            label: the name of a quantity in the results; the arrays of `params/...` are one.
-
-        Raises:
-            UserError: the case holds an unknown array, or one of another shape.
+        `computed` has nested dicts with all arrays that a complete case holds below the prefix.
+        `label` names the quantity in the results; the arrays of `params/...` are one.
         """
         expected, flat = case.flat(prefix), flatten(computed)
         for name in expected:

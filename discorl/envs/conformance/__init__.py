@@ -20,17 +20,10 @@ __all__ = ["Finding", "check", "check_declaration", "describe"]
 def check(
     environment: Environment | HostEnvironment, *, steps: int = 300, count: int = 4, seed: int = 0
 ) -> list[Finding]:
-    """Checks an environment against its contract.
+    """Checks an environment against its contract, in `count` environments for `steps` steps.
 
-    Args:
-        environment: the environment.
-        steps: how many steps to play.
-        count: in how many environments at once.
-        seed: of the environments and of the random actions.
-
-    Returns:
-        what each check found; checks that need an earlier one to pass are left out if it fails.
-        What an environment raises is a finding, too.
+    Checks that need an earlier one to pass are left out if it fails. What an environment raises is
+    a finding, too.
     """
     findings = check_declaration(environment)
     if not all(finding.ok for finding in findings):

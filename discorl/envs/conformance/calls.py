@@ -35,11 +35,6 @@ class Caller:
     def call(self, name: str, function: Callable[[], Any], step: int | None = None) -> Any:
         """What the function returns.
 
-        Args:
-            name: of the call, for messages.
-            function: the call.
-            step: number of the step, if it is one.
-
         Raises:
             Failed: it raised, or did not return in time.
         """

@@ -70,11 +70,7 @@ REGISTRY: dict[str, type[Family]] = {
 
 
 def make(family: str | Family) -> Family:
-    """Builds the family that a text such as `grid:size=7,objects=3` names.
-
-    Raises:
-        UserError: the name or a setting is not known, or a value is not accepted.
-    """
+    """Builds the family that a text such as `grid:size=7,objects=3` names."""
     return family if isinstance(family, Family) else build(specs.parse(family))
 
 

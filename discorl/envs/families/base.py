@@ -77,11 +77,7 @@ class Family(abc.ABC, Generic[Parameters, State]):
         """The most steps that an episode of any member can take."""
 
     def sample(self, key: Key, split: Split) -> Parameters:
-        """Draws a member. No member of one split is a member of the other.
-
-        Raises:
-            UserError: the split is neither `train` nor `held_out`.
-        """
+        """Draws a member. No member of one split is a member of the other."""
         validation.choice("split", split, get_args(Split))
         return self._draw_apart(key, jnp.int32(get_args(Split).index(split)))
 
@@ -116,10 +112,8 @@ class Family(abc.ABC, Generic[Parameters, State]):
     def lookahead(self, parameters: Parameters, time: Array, values: Array) -> Array:
         """Expected reward plus value of what follows: [*situations, A].
 
-        Args:
-            parameters: the member.
-            time: [] int, steps taken in the episode before this one.
-            values: [*situations], of the situations after this step where the episode goes on.
+        `time` steps have been taken before this one. `values`, [*situations], are those of the
+        situations after it where the episode goes on.
         """
 
     @abc.abstractmethod
@@ -228,13 +222,7 @@ def random_order(key: Key, size: int) -> Array:
 
 
 def with_parity(number: Array, size: int, wanted: Array) -> Array:
-    """The number itself if its parity is the wanted one, else a neighbour in [0, size) that is.
-
-    Args:
-        number: [] int, from 0 to size - 1.
-        size: at least 2.
-        wanted: [] int; only its parity counts.
-    """
+    """The number itself if its parity is the wanted one, else a neighbour in [0, size) that is."""
     # The neighbour of an even number is above it, save for the last: pairs swap, none collide.
     neighbour = jnp.where((number ^ 1) < size, number ^ 1, number - 1)
     return jnp.where(number % 2 == wanted % 2, number, neighbour)

@@ -31,11 +31,7 @@ _LEAST_PIXELS = 160  # of the shorter side of a picture
 def move(square: Array, direction: Array, rows: int, columns: int) -> Array:
     """The square reached in a direction, which is the same square at the board's edge.
 
-    Args:
-        square: int, of any shape.
-        direction: int, of a compatible shape; 0: stay, 1: up, 2: down, 3: left, 4: right.
-        rows: of the board.
-        columns: of the board.
+    Squares and directions, 0: stay, 1: up, 2: down, 3: left, 4: right, are int of any shape.
     """
     row = square // columns + jnp.asarray(_ROWS, jnp.int32)[direction]
     column = square % columns + jnp.asarray(_COLUMNS, jnp.int32)[direction]
@@ -53,12 +49,7 @@ def is_black(square: Array, columns: int) -> Array:
 
 
 def random_square(key: Key, possible: Array) -> Array:
-    """One of the possible squares, [] int32.
-
-    Args:
-        key: decides which.
-        possible: [squares] bool, of which at least one is true.
-    """
+    """One of the possible squares, [squares] bool, of which there is at least one: [] int32."""
     chances = jax.random.uniform(key, possible.shape)
     return jnp.argmax(jnp.where(possible, chances, -1.0)).astype(jnp.int32)
 
@@ -69,14 +60,7 @@ def draw(
     filled: Iterable[tuple[int, Colour]],
     discs: Iterable[tuple[int, Colour]],
 ) -> np.ndarray:
-    """A picture of a board, [height, width, 3] uint8.
-
-    Args:
-        rows: of the board.
-        columns: of the board.
-        filled: squares to fill, with their colours.
-        discs: squares to put a round piece on, with their colours; drawn last.
-    """
+    """A picture of a board, [height, width, 3] uint8: squares filled, then discs, in colours."""
     pixels = max(8, -(-_LEAST_PIXELS // min(rows, columns)))
     picture = np.full((rows * pixels, columns * pixels, 3), BACKGROUND, np.uint8)
     picture[::pixels] = _LINE

@@ -194,11 +194,7 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
 
 
 def _steps(name: str, within: Range[float], steps: int) -> Range[int]:
-    """The probabilities of a range that are multiples of one in `steps`, counted in those.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The probabilities of a range that are multiples of one in `steps`, counted in those."""
     # A product such as 0.6 * 5 may miss the whole number that is meant.
     found = Range(math.ceil(within.low * steps - 1e-6), math.floor(within.high * steps + 1e-6))
     if found.low > found.high:

@@ -24,8 +24,7 @@ NO_METRICS: Mapping[str, Any] = {}
 class EnvironmentFailure(UserError):
     """An environment that raised, hung or returned what it must not.
 
-    Attributes:
-        index: which of a vector's environments it was, if that is known.
+    `index` tells which of a vector's environments it was, if that is known.
     """
 
     def __init__(self, message: str, index: int | None = None) -> None:
@@ -95,12 +94,9 @@ class HostEnvironment(abc.ABC):
 
     @abc.abstractmethod
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
-        """Starts `count` environments.
+        """Starts `count` environments, all of whose seeds come from one, by `seeds_from`.
 
-        Args:
-            count: how many.
-            seed: from which all their seeds are derived, by `seeds_from`.
-            render: whether `HostVector.render` will be called.
+        `render` says whether `HostVector.render` will be called.
         """
 
     def prepare(self, observation: PyTree) -> PyTree:
@@ -114,8 +110,7 @@ class HostEnvironment(abc.ABC):
     def summarise(self, means: Mapping[str, float]) -> Mapping[str, float]:
         """What else is worth reporting of an agent, from means of `episode_metrics`.
 
-        Args:
-            means: over the finished episodes, by name; those that no episode reported are missing.
+        The means are over finished episodes; those that no episode reported are missing.
         """
         del means
         return {}
@@ -133,11 +128,6 @@ def seeds_from(seed: int, count: int) -> list[int]:
 
 def check_observation(found: PyTree, expected: PyTree, count: int) -> PyTree:
     """The observations as they were declared, [count, ...].
-
-    Args:
-        found: what an environment returned.
-        expected: shapes and dtypes of one observation.
-        count: how many observations there must be.
 
     Raises:
         EnvironmentFailure: they have another structure, shape or kind of numbers, or hold NaN or

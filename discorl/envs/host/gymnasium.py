@@ -36,11 +36,7 @@ def names() -> Sequence[str]:
 
 
 def names_for(item: str) -> Sequence[str]:
-    """The same in Gymnasium's notation of `MODULE:ID`, if the item has it.
-
-    Raises:
-        UserError: the module, which registers environments, cannot be imported.
-    """
+    """The same in Gymnasium's notation of `MODULE:ID`, if the item has it; imports the module."""
     module, colon, _ = item.rpartition(":")
     if not colon:
         return names()

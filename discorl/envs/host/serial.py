@@ -19,11 +19,9 @@ class Single(Protocol):
         """Begins an episode; returns its first observation. The seed is given only once."""
 
     def step(self, action: int) -> Outcome:
-        """Takes an action.
+        """Returns the true next observation, reward, terminated, truncated, and metrics.
 
-        Returns:
-            the true next observation, reward, terminated, truncated, and metrics of the episode,
-            which are read where it ends.
+        The metrics are the episode's, read where it ends.
         """
 
     def render(self) -> np.ndarray | None:
@@ -128,11 +126,8 @@ def _failure(error: Exception, index: int) -> EnvironmentFailure:
 def batch(observations: Sequence[PyTree], expected: PyTree | None, read: Reader) -> PyTree:
     """What is shown of the observations of single environments, [E, ...].
 
-    Args:
-        observations: one of each environment.
-        expected: one of those shown, or its shapes; looked at only if something is wrong. None: the
-            first of them is as it should be.
-        read: what is shown of observations side by side.
+    `expected` is one of those shown, or its shapes; it is looked at only if something is wrong.
+    None: the first of them is as it should be.
 
     Raises:
         EnvironmentFailure: they do not go together or cannot be read; with the index of the one to

@@ -13,18 +13,11 @@ from discorl.types import PyTree, UserError
 
 
 def observation_of(space: spaces.Space, name: str) -> tuple[PyTree, Reader]:
-    """What a space's elements are to a network.
+    """What a space's elements are to a network: shapes and dtypes, and a function that reads them.
 
     A `Box` stays as it is, but for float64 and int64, which become float32. `Discrete`,
     `MultiDiscrete` and `MultiBinary` become zeros and ones, float32. `Dict` and `Tuple` become
-    dicts and tuples of their parts.
-
-    Args:
-        space: of one environment.
-        name: of the environment, for messages.
-
-    Returns:
-        shapes and dtypes; a function that reads elements, of one environment or of a batch.
+    dicts and tuples of their parts. The function reads elements of one environment or of a batch.
     """
     if isinstance(space, spaces.Dict):
         parts = {key: observation_of(part, name) for key, part in space.spaces.items()}
@@ -98,10 +91,7 @@ def _digits(
 def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
     """All actions, [A, ...]: the environment is handed the row of the action chosen.
 
-    Args:
-        space: of one environment.
-        bins: values to which each dimension of a continuous action is reduced; None refuses it.
-        name: of the environment, for messages.
+    Each dimension of a continuous action is reduced to `bins` values; None refuses it.
     """
     discrete = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
     if discrete and bins is not None:

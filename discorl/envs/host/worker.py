@@ -47,13 +47,7 @@ def board_size(observation: PyTree, count: int) -> int:
 
 
 def board_on(memory: mmap.mmap, observation: PyTree, count: int) -> Board:
-    """The board that lies in memory; the same wherever that is mapped.
-
-    Args:
-        memory: at least `board_size` bytes.
-        observation: shapes and dtypes of one observation.
-        count: number of environments, E.
-    """
+    """The board of `count` environments in `board_size` bytes of memory, wherever mapped."""
     offset = 0
 
     def place(like: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -101,13 +95,7 @@ class Job:
 
 
 def main(pipe: int, memory: int, parent: int) -> None:
-    """Serves until the pipe is closed.
-
-    Args:
-        pipe: file descriptor of the pipe.
-        memory: file descriptor of the shared memory.
-        parent: number of the process that started this one.
-    """
+    """Serves until the pipe is closed; both it and the shared memory are file descriptors."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     connection = Connection(pipe)
     try:

@@ -41,17 +41,12 @@ def vector_of(
     timeout: float = 120.0,
     read: Reader | None = None,
 ) -> HostVector:
-    """A vector of single environments.
+    """A vector of single environments, one for each seed.
 
-    Args:
-        make: makes one environment.
-        seeds: one for each.
-        observation: shapes and dtypes of one observation.
-        workers: processes to step them in, no more than there are environments; 0 or 1 steps them
-            in this one.
-        timeout: seconds after which a worker counts as hung.
-        read: what is shown of the environments' observations side by side, [n, ...] for as many as
-            are stepped together; they themselves by default.
+    They are stepped in so many worker processes, at most one for each; 0 or 1 steps them in this
+    one. A worker counts as hung after `timeout` seconds. `read` makes what is shown of the
+    observations of environments that are stepped together, [n, ...]; by default they are shown as
+    they are.
     """
     workers = min(workers, len(seeds))
     if workers <= 1:
@@ -81,11 +76,7 @@ class _Worker:
             self.connection.send_bytes(message)
 
     def answer(self, deadline: float, timeout: float) -> dict[str, Any]:
-        """What it says next.
-
-        Raises:
-            EnvironmentFailure: an environment failed, the process ended, or it is late.
-        """
+        """What it says next."""
         only = self.indices[0] if len(self.indices) == 1 else None
         try:
             if not self.connection.poll(max(0.0, deadline - time.monotonic())):

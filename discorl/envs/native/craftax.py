@@ -29,12 +29,7 @@ def names() -> Sequence[str]:
 
 
 def make(item: str, *, max_timesteps: int | None = None) -> Environment:
-    """Builds one of the games.
-
-    Args:
-        item: its name in Craftax.
-        max_timesteps: steps after which an episode is truncated; by default Craftax's own number.
-    """
+    """Builds one of the games; `max_timesteps` is by default Craftax's own limit of an episode."""
     environment = make_craftax_env_from_name(item, auto_reset=False)
     settings = environment.default_params
     if max_timesteps is not None:

@@ -35,10 +35,6 @@ def make(item: str, *, bins: int | None = None, **parameters: specs.Value) -> En
         item: its name in gymnax, such as `Breakout-MinAtar`.
         bins: for continuous actions: how many values each dimension is cut into.
         **parameters: of gymnax's own for this environment, such as `max_steps_in_episode`.
-
-    Raises:
-        UserError: a parameter is not known or of another type, or actions are continuous and `bins`
-            is not given, or makes too many of them.
     """
     environment, settings = gymnax.make(item)
     known = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}

@@ -10,11 +10,8 @@ from discorl.envs.families import board
 def draw_planes(planes: np.ndarray) -> np.ndarray:
     """A board whose squares have the colour of the last plane that marks them.
 
-    Args:
-        planes: [rows, columns, planes], zero where nothing is.
-
-    Returns:
-        a picture, [height, width, 3] uint8.
+    The planes are [rows, columns, planes], zero where nothing is; the picture is [height, width, 3]
+    uint8.
     """
     rows, columns, count = planes.shape
     marked = [

@@ -36,12 +36,7 @@ def names() -> Sequence[str]:
 
 
 def make(item: str, *, time_limit: int = 120) -> Environment:
-    """Builds the game over a set of levels.
-
-    Args:
-        item: the set of levels.
-        time_limit: steps after which an episode is truncated.
-    """
+    """Builds the game over a set of levels; episodes are truncated after `time_limit` steps."""
     if time_limit < 1:
         raise UserError(f"sokoban: time_limit is {time_limit}; expected at least 1")
     return Sokoban(item, JumanjiSokoban(generator=_levels(item), time_limit=time_limit))

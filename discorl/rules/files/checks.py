@@ -125,8 +125,7 @@ def check_sizes(eta: Mapping[str, Any]) -> None:
 def _check_feature_nets(eta: Mapping[str, Any], prefix: str) -> tuple[_Size, int]:
     """Checks the nets that read an agent's outputs; the meta-RNN has its own set.
 
-    Returns:
-        the size of a prediction; the number of features of a step that the nets give.
+    Returns the size of a prediction, and the number of features of a step that the nets give.
     """
     width = columns_of(eta["y_hat"])
     predictions = _Size(width, f"y_hat yields {width}")

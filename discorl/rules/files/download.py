@@ -23,16 +23,7 @@ def download(
 ) -> None:
     """Downloads a file; it appears under its name only once it is complete and correct.
 
-    Args:
-        address: http or https.
-        destination: the file to make or replace.
-        size: bytes expected.
-        sha256: expected.
-        otherwise: what the user can do if it fails.
-        progress: called with the bytes so far and in all.
-
-    Raises:
-        UserError: the address cannot be reached, breaks off, or holds another file.
+    If it fails, the message says what the user can do otherwise.
     """
     import pooch  # here, since a fetch is rare and its import is not free
     from requests import exceptions

@@ -71,18 +71,10 @@ def cache_folder() -> Path:
 
 
 def find(name_or_file: str | os.PathLike[str], rules_path: str | Path | None = None) -> Path:
-    """The file of a rule.
+    """The existing file of a rule; that of a published name is the published one, byte for byte.
 
-    Args:
-        name_or_file: a name in the library, or the path of a file: what has a folder in it or
-            ends in `.npz` is a path.
-        rules_path: where to look first: a folder, or the very file to use for the name.
-
-    Returns:
-        an existing file; that of a published name is the published one, byte for byte.
-
-    Raises:
-        UserError: there is no such rule here; the message says how to get it.
+    What has a folder in it or ends in `.npz` is a path, anything else a name in the library.
+    `rules_path` is where to look first: a folder, or the very file to use for the name.
     """
     if _is_path(name_or_file):
         path = Path(name_or_file).expanduser()
@@ -105,11 +97,7 @@ def find(name_or_file: str | os.PathLike[str], rules_path: str | Path | None = N
 
 
 def read(file: str | os.PathLike[str]) -> npz.Archive:
-    """A rule file, checked as far as that takes none of the rule's code.
-
-    Raises:
-        UserError: the file is absent or damaged, or holds no rule; the message says in what way.
-    """
+    """A rule file, checked as far as that takes none of the rule's code."""
     archive = npz.read(file)
     with naming(file):
         if "kind" not in archive.metadata:
@@ -133,16 +121,7 @@ def names(rules_path: str | Path | None = None) -> list[str]:
 def install(file: Path, name: str, force: bool = False) -> Path:
     """Copies a rule file into the user's cache folder, to be found by name from then on.
 
-    Args:
-        file: a valid rule file.
-        name: the name to give it.
-        force: replace a different rule of that name.
-
-    Returns:
-        the copy.
-
-    Raises:
-        UserError: the file is not a valid rule, or the name is malformed, reserved or taken.
+    With `force`, it replaces a different rule of that name. Returns the copy.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name) or name.endswith(".npz"):
         raise UserError(
@@ -174,18 +153,8 @@ def fetch(name: str, address: str | None = None, progress: Progress | None = Non
     """Downloads a published rule into the user's cache folder, unless it is there already.
 
     A download that breaks off is tried again. Several processes may fetch at once: one downloads,
-    the others wait for it.
-
-    Args:
-        name: a published rule.
-        address: where to download it from instead of its source, http or https.
-        progress: called with the bytes so far and in all.
-
-    Returns:
-        the file, its hash checked.
-
-    Raises:
-        UserError: the name is not published, the address cannot be reached, or holds another file.
+    the others wait for it. An http or https address takes the place of the rule's source. The
+    file is returned once its hash is checked.
     """
     if name not in PUBLISHED:
         raise UserError(

@@ -21,11 +21,7 @@ ROOT = "eta"  # name of the array of a tree that is a single one
 
 
 def flatten(eta: Params) -> dict[str, np.ndarray]:
-    """The arrays of a tree under their paths, in the order of the alphabet.
-
-    Raises:
-        UserError: two arrays would have the same name, or one a name that the format needs.
-    """
+    """The arrays of a tree under their paths, in the order of the alphabet."""
     arrays: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree.leaves_with_path(eta):
         name = jax.tree_util.keystr(path, simple=True, separator="/") or ROOT
@@ -38,12 +34,7 @@ def flatten(eta: Params) -> dict[str, np.ndarray]:
 def unflatten(arrays: Mapping[str, np.ndarray], like: Params) -> Params:
     """The tree of arrays, checked; the inverse of `flatten`.
 
-    Args:
-        arrays: arrays by name.
-        like: shapes and dtypes of the tree, from `jax.eval_shape`.
-
-    Raises:
-        UserError: names what is missing or unexpected, not finite, or of another shape or dtype.
+    `like` gives its shapes and dtypes, from `jax.eval_shape`.
     """
     leaves, structure = jax.tree.flatten_with_path(like)
     names = [jax.tree_util.keystr(path, simple=True, separator="/") or ROOT for path, _ in leaves]
@@ -60,11 +51,7 @@ def unflatten(arrays: Mapping[str, np.ndarray], like: Params) -> Params:
 
 
 def settings_of(rule: Any) -> dict[str, Any]:
-    """Static settings of a rule as JSON can hold them, without its discount, which is the agent's.
-
-    Raises:
-        UserError: a setting is neither a number, a text, a list of those, nor none.
-    """
+    """Static settings of a rule as JSON can hold them, but for its discount, the agent's."""
     values = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
     del values["discount"]
     for name, value in values.items():
@@ -81,11 +68,7 @@ def settings_of(rule: Any) -> dict[str, Any]:
 
 
 def read_settings(rule: type, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `settings_of`, from the metadata of a file.
-
-    Raises:
-        UserError: they are not those of the rule.
-    """
+    """The inverse of `settings_of`, from the metadata of a file."""
     settings = metadata.get("settings", {})
     known = [field.name for field in dataclasses.fields(rule) if field.init]
     if not isinstance(settings, Mapping) or not set(settings) <= set(known):

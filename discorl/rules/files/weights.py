@@ -31,14 +31,8 @@ class RuleFile:
 def flatten(eta: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The arrays of a rule under their published names, in the order of the published file.
 
-    Args:
-        eta: the rule's tree; also any tree of the same structure, such as a gradient.
-
-    Returns:
-        array by name; the kernels of action blocks have gained a leading axis of 1.
-
-    Raises:
-        UserError: a component is missing, or there is one that the format has no name for.
+    Any tree of the same structure will do, such as a gradient. The kernels of action blocks gain a
+    leading axis of 1.
     """
     checks.check_keys(eta)
     arrays = {}
@@ -55,15 +49,6 @@ def unflatten(arrays: Mapping[str, np.ndarray]) -> Eta:
     """The tree of a rule from arrays in published names; the inverse of `flatten`.
 
     Names and ranks are checked here, the rest by `validate`: gradients in float64 are welcome too.
-
-    Args:
-        arrays: array by published name.
-
-    Returns:
-        eta.
-
-    Raises:
-        UserError: an array is missing or unexpected, or has the wrong rank.
     """
     depths = {part: part.depth(arrays) for part in PARTS}
     checks.check_names(arrays, depths)
@@ -77,11 +62,7 @@ def unflatten(arrays: Mapping[str, np.ndarray]) -> Eta:
 
 
 def validate(eta: Mapping[str, Any]) -> None:
-    """Checks that a rule can be run: float32, finite, and every size fits the others.
-
-    Raises:
-        UserError: names the array, what is wrong with it and what was expected.
-    """
+    """Checks that a rule can be run: float32, finite, and every size fits the others."""
     arrays = flatten(eta)
     eta = unflatten(arrays)  # which checks the ranks
     for name, array in arrays.items():
@@ -90,11 +71,7 @@ def validate(eta: Mapping[str, Any]) -> None:
 
 
 def checked(arrays: Mapping[str, np.ndarray]) -> Eta:
-    """The tree of a rule from arrays in published names, once it is known to be valid.
-
-    Raises:
-        UserError: names the array, what is wrong with it and what was expected.
-    """
+    """The tree of a rule from arrays in published names, once it is known to be valid."""
     eta = unflatten(arrays)
     validate(eta)
     return eta
@@ -118,14 +95,7 @@ def describe(eta: Mapping[str, Any]) -> dict[str, Any]:
 def load(path: str | os.PathLike[str]) -> RuleFile:
     """Reads and checks a rule file; nothing in it is ever executed.
 
-    Args:
-        path: an npz file in the published naming, with or without metadata.
-
-    Returns:
-        the rule, its metadata and the file's sha256.
-
-    Raises:
-        UserError: the file is absent, damaged, or not a rule; the message says in what way.
+    It is an npz file in the published naming, with or without metadata.
     """
     path = Path(path)
     archive = npz.read(path)
@@ -141,13 +111,7 @@ def save(
 ) -> None:
     """Writes a rule file; equal input gives equal bytes, and a failure leaves the old file.
 
-    Args:
-        path: the file to write or replace.
-        eta: the rule.
-        metadata: what to remember of the rule's origin, as JSON values; none if empty.
-
-    Raises:
-        UserError: the rule is not valid, the metadata is not JSON, or the file cannot be written.
+    The metadata, JSON values, tell the rule's origin; none is written if it is empty.
     """
     with naming(path):
         validate(eta)
