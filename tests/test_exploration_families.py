@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from family_samples import KEY, outcomes, pick, sampled, solve_by_hand
 
-from discorl.envs.families.base import Family
-from discorl.envs.families.deep_sea import DeepSea, DeepSeaParameters, DeepSeaState
+from discorl.envs.families.base import Family, PlaceState
+from discorl.envs.families.deep_sea import DeepSea, DeepSeaParameters
 from discorl.envs.families.four_rooms import (
     FourRooms,
     FourRoomsParameters,
-    FourRoomsState,
 )
 from discorl.envs.families.key_door import KeyDoor, KeyDoorParameters, KeyDoorState
-from discorl.envs.families.river_swim import RiverSwim, RiverSwimParameters, RiverSwimState
+from discorl.envs.families.river_swim import RiverSwim, RiverSwimParameters
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -44,7 +43,7 @@ def test_strokes_upstream_succeed_as_often_as_said(mirrored: bool) -> None:
     # Of strokes upstream: carried down, in place, up. Failures carry down a quarter of the time.
     expected = {0: (0.0, 0.4, 0.6), 1: (0.175, 0.525, 0.3), 2: (0.1, 0.9, 0.0)}
     for place, probabilities in expected.items():
-        state = RiverSwimState(jnp.int32(place), jnp.int32(5))
+        state = PlaceState(jnp.int32(place), jnp.int32(5))
         after, step = outcomes(family, parameters, state, upstream)
         found = [np.mean(after.place == place + change) for change in (-1, 0, 1)]
         np.testing.assert_allclose(found, probabilities, atol=0.035)
@@ -61,7 +60,7 @@ def test_a_river_begins_at_its_mouth_and_is_truncated() -> None:
     assert (int(state.place), family.horizon) == (0, 32)
     np.testing.assert_array_equal(observation, [1, 0, 0, 0])
     for time, over in ((30, False), (31, True)):
-        _, step = family.step(parameters, RiverSwimState(jnp.int32(0), jnp.int32(time)), 0, KEY)
+        _, step = family.step(parameters, PlaceState(jnp.int32(0), jnp.int32(time)), 0, KEY)
         assert bool(step.truncated) is over
 
 
@@ -99,9 +98,9 @@ def dive(family: DeepSea, parameters: DeepSeaParameters, actions) -> tuple[list[
     state, observation = family.reset(parameters, KEY)
     columns, total = [], 0.0
     for row, action in enumerate(actions):
-        assert int(np.argmax(observation)) == row * family.size + int(state.column)
+        assert int(np.argmax(observation)) == row * family.size + int(state.place)
         state, step = family.step(parameters, state, jnp.int32(action), KEY)
-        columns.append(int(state.column))
+        columns.append(int(state.place))
         total += float(step.reward)
         observation = step.observation
         assert bool(step.terminated) is (row == int(parameters.depth) - 1)
@@ -123,13 +122,13 @@ def test_only_moving_right_all_the_way_finds_the_treasure() -> None:
 
 def test_moves_right_slip_and_moves_left_do_not() -> None:
     family, parameters = sea(slip=0.25)
-    state = DeepSeaState(jnp.int32(1), jnp.int32(1))
+    state = PlaceState(jnp.int32(1), jnp.int32(1))
     after, step = outcomes(family, parameters, state, 0)
-    np.testing.assert_allclose(np.mean(after.column == 2), 0.75, atol=0.03)
-    assert set(np.unique(after.column).tolist()) == {0, 2}
+    np.testing.assert_allclose(np.mean(after.place == 2), 0.75, atol=0.03)
+    assert set(np.unique(after.place).tolist()) == {0, 2}
     assert (step.reward == -0.125).all()  # the attempt costs
     after, step = outcomes(family, parameters, state, 1, samples=8)
-    assert (after.column == 0).all()
+    assert (after.place == 0).all()
     assert (step.reward == 0).all()
     # Three attempts, of which the second and third are made only while all goes well.
     optimal = 0.75**3 - 0.125 * (1 + 0.75 + 0.75**2)
@@ -270,12 +269,12 @@ def test_walls_of_the_four_rooms_stop_and_doors_do_not() -> None:
     for direction in "ULRDRURRRDDDD":
         action = jnp.int32("UDLR".index(direction))
         state, step = family.step(parameters, state, action, KEY)
-        squares.append(int(state.square))
+        squares.append(int(state.place))
         steps.append(step)
     assert squares == [0, 0, 1, 6, 6, 1, 2, 3, 4, 9, 14, 19, 24]
     assert [float(step.reward) for step in steps] == [0] * 12 + [1]
     assert [bool(step.terminated) for step in steps] == [False] * 12 + [True]
-    late = FourRoomsState(jnp.int32(0), jnp.int32(39))
+    late = PlaceState(jnp.int32(0), jnp.int32(39))
     assert bool(family.step(parameters, late, jnp.int32(0), KEY)[1].truncated)
 
 
@@ -283,9 +282,9 @@ def test_walls_of_the_four_rooms_stop_and_doors_do_not() -> None:
 def test_slips_go_in_any_direction_alike(slip: float) -> None:
     family, parameters = floor_plan(slip)
     # From the square below right of the corner, up and left are free, down and right are walls.
-    state = FourRoomsState(jnp.int32(6), jnp.int32(0))
+    state = PlaceState(jnp.int32(6), jnp.int32(0))
     after, _ = outcomes(family, parameters, state, 0)
-    found = [np.mean(after.square == square) for square in (1, 5, 6)]
+    found = [np.mean(after.place == square) for square in (1, 5, 6)]
     np.testing.assert_allclose(found, [1 - 0.75 * slip, slip / 4, slip / 2], atol=0.035)
 
 

@@ -7,13 +7,13 @@ import pytest
 from family_samples import ALL, KEY, MANY, batched, sampled
 
 from discorl.envs.families import board
-from discorl.envs.families.bandit import Bandit, BanditParameters, BanditState
-from discorl.envs.families.base import Family
+from discorl.envs.families.bandit import Bandit, BanditParameters
+from discorl.envs.families.base import Family, PlaceState
 from discorl.envs.families.chain import Chain, ChainParameters
 from discorl.envs.families.cliff import Cliff, CliffParameters
 from discorl.envs.families.grid import Grid, GridParameters, GridState
-from discorl.envs.families.memory import Memory, MemoryParameters, MemoryState
-from discorl.envs.families.tabular import Tabular, TabularParameters, TabularState
+from discorl.envs.families.memory import Memory, MemoryParameters
+from discorl.envs.families.tabular import Tabular, TabularParameters
 from discorl.envs.families.windy_catch import WindyCatch, WindyCatchParameters, WindyCatchState
 from discorl.types.specs import Range
 
@@ -40,9 +40,9 @@ def rewards(steps) -> list[float]:
 def test_bandit_by_hand() -> None:
     family = Bandit(contexts=2, arms=2, pulls=2)
     parameters = BanditParameters(jnp.array([[0.1, 0.9], [0.7, -0.5]]), jnp.float32(0))
-    begin = BanditState(jnp.int32(0), jnp.int32(0))
+    begin = PlaceState(jnp.int32(0), jnp.int32(0))
     states, steps = play(family, parameters, begin, [1, 0])
-    second = int(states[0].context)
+    second = int(states[0].place)
     np.testing.assert_allclose(rewards(steps), [0.9, [0.1, 0.7][second]])
     assert [bool(step.terminated) for step in steps] == [False, True]
     np.testing.assert_array_equal(steps[0].observation, np.eye(2)[second])
@@ -95,12 +95,12 @@ def test_tabular_by_hand() -> None:
         hazards=jnp.array([0.0, 0.4, 0.0]),
         appearance=jnp.eye(3),
     )
-    states, steps = play(family, parameters, TabularState(jnp.int32(1), jnp.int32(0)), [0, 0, 1])
+    states, steps = play(family, parameters, PlaceState(jnp.int32(1), jnp.int32(0)), [0, 0, 1])
     assert [int(state.place) for state in states[:2]] == [2, 0]
     assert rewards(steps) == [3, 5, 2]
     assert [bool(step.truncated) for step in steps] == [False, False, True]
     np.testing.assert_array_equal(steps[0].observation, [0, 0, 1])
-    begin = TabularState(jnp.int32(2), jnp.int32(0))
+    begin = PlaceState(jnp.int32(2), jnp.int32(0))
     many = batched(lambda key: family.step(parameters, begin, jnp.int32(1), key))
     after, step = many(jax.random.split(KEY, 4000))
     np.testing.assert_allclose((after.place == 1).mean(), 0.75, atol=0.03)
@@ -227,8 +227,8 @@ def test_memory_by_hand(visible: bool) -> None:
     family = Memory(cues=3, visible=visible, delay=Range(1, 4))
     parameters = MemoryParameters(jnp.array([2, 0, 1]), jnp.int32(2))
     state, observation = begin_episode(family, parameters, KEY)
-    np.testing.assert_array_equal(observation[:3], np.eye(3)[int(state.cue)])
-    begin = MemoryState(jnp.int32(1), jnp.int32(0))
+    np.testing.assert_array_equal(observation[:3], np.eye(3)[int(state.place)])
+    begin = PlaceState(jnp.int32(1), jnp.int32(0))
     _, steps = play(family, parameters, begin, [2, 2, 0])
     np.testing.assert_array_equal(steps[0].observation, [0, visible, 0, 0])
     np.testing.assert_array_equal(steps[1].observation, [0, visible, 0, 1])
@@ -252,7 +252,7 @@ def test_cliff_by_hand() -> None:
     np.testing.assert_array_equal(observation, picture)
     over = [UP, UP, RIGHT, RIGHT, RIGHT, DOWN, DOWN]
     states, steps = play(family, parameters, begin, over)
-    assert [int(state.square) for state in states] == [4, 0, 1, 2, 3, 7, 11]
+    assert [int(state.place) for state in states] == [4, 0, 1, 2, 3, 7, 11]
     np.testing.assert_allclose(rewards(steps), [-0.01] * 6 + [0.99], rtol=1e-6)
     assert [bool(step.terminated) for step in steps] == [False] * 6 + [True]
     np.testing.assert_allclose(family.reference(parameters).optimal, 0.93, rtol=1e-5)
@@ -261,7 +261,7 @@ def test_cliff_by_hand() -> None:
     assert bool(steps[1].terminated)
     stormy = CliffParameters(**(vars(parameters) | {"gust": jnp.float32(1)}))
     states, _ = play(family, stormy, begin, [UP, RIGHT])
-    assert [int(state.square) for state in states] == [8, 8]
+    assert [int(state.place) for state in states] == [8, 8]
 
 
 def test_grid_is_drawn_where_things_are() -> None:

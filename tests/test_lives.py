@@ -13,7 +13,7 @@ import pytest
 from discorl.agent.config import AgentConfig, NetworkConfig, OptimiserConfig
 from discorl.agent.optimiser import with_learning_rate
 from discorl.discovery.lives import BINS, Lives, Record
-from discorl.envs.families import Chain
+from discorl.envs.families.chain import Chain
 from discorl.rules.lean import Lean
 from discorl.rules.ppo import PPO
 from discorl.runs.metrics import EPISODES, RETURN

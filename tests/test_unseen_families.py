@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from family_samples import KEY, outcomes, sampled, solve_by_hand
 
-from discorl.envs.families.gambler import Gambler, GamblerParameters, GamblerState
+from discorl.envs.families.base import PlaceState
+from discorl.envs.families.gambler import Gambler, GamblerParameters
 from discorl.envs.families.inventory import Inventory, InventoryParameters, InventoryState
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -108,16 +109,16 @@ def casino(purse: int = 3) -> tuple[Gambler, GamblerParameters]:
 )
 def test_rounds_are_won_as_often_as_said(capital, table, after_win, after_loss) -> None:
     family, parameters = casino()
-    state = GamblerState(jnp.int32(capital), jnp.int32(0))
+    state = PlaceState(jnp.int32(capital), jnp.int32(0))
     after, step = outcomes(family, parameters, state, table)
-    assert set(np.unique(after.capital).tolist()) == {after_win, after_loss}
-    won = after.capital == after_win
+    assert set(np.unique(after.place).tolist()) == {after_win, after_loss}
+    won = after.place == after_win
     np.testing.assert_allclose(won.mean(), (0.6, 0.4)[table], atol=0.035)
     np.testing.assert_array_equal(step.reward, won & (after_win == 6))
-    ends = np.isin(after.capital, (0, 6))
+    ends = np.isin(after.place, (0, 6))
     np.testing.assert_array_equal(step.terminated, ends)
     assert not step.truncated.any()
-    expected = [after.capital[0] / 6, 4 / 5]
+    expected = [after.place[0] / 6, 4 / 5]
     np.testing.assert_allclose(step.observation[0], expected, rtol=1e-6)
 
 
@@ -126,7 +127,7 @@ def test_a_gambler_leaves_after_the_last_round() -> None:
     state, observation = family.reset(parameters, KEY)
     np.testing.assert_allclose(observation, [0.5, 1])
     for time, over in ((3, False), (4, True)):
-        late = GamblerState(state.capital, jnp.int32(time))
+        late = PlaceState(state.place, jnp.int32(time))
         assert bool(family.step(parameters, late, jnp.int32(0), KEY)[1].truncated) is over
 
 

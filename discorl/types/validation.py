@@ -9,6 +9,7 @@ whatever NumPy type it had. `Fields` does the same for the fields of a frozen da
         fields.number("discount", least=0, most=1)
 """
 
+import dataclasses
 import math
 import numbers
 from collections.abc import Sequence
@@ -80,13 +81,17 @@ class Fields:
     """Checks the fields of a frozen dataclass and sets them to what the checks return."""
 
     def __init__(self, config: Any, owner: str = "") -> None:
-        """Binds.
+        """For the `__post_init__` of a dataclass; `owner` is what messages call it.
 
-        Args:
-            config: the dataclass instance, in its `__post_init__`.
-            owner: what messages say the fields are settings of; by default nothing.
+        A field whose default is a `Range` may also be given as a pair or a single number.
         """
         self._config, self._owner = config, owner
+        for field in dataclasses.fields(config):
+            value = getattr(config, field.name)
+            if isinstance(field.default, Range) and not isinstance(value, Range):
+                ends = value if isinstance(value, tuple | list) else (value, value)
+                self.require(len(ends) == 2, field.name, "a number, or a range of two")
+                self._set(field.name, Range(*ends))
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self._config, name, value)

@@ -8,9 +8,8 @@ A family by text gives its static sizes and the ranges that its members are draw
 import inspect
 from typing import Any
 
-from discorl.envs.base import Reference
 from discorl.envs.families.bandit import Bandit
-from discorl.envs.families.base import Family, Member, Plan, Split
+from discorl.envs.families.base import Family, Member, Split
 from discorl.envs.families.chain import Chain
 from discorl.envs.families.cliff import Cliff
 from discorl.envs.families.deep_sea import DeepSea
@@ -27,25 +26,10 @@ from discorl.types import UserError, specs
 
 __all__ = [
     "REGISTRY",
-    "Bandit",
-    "Chain",
-    "Cliff",
-    "DeepSea",
     "Family",
-    "FourRooms",
-    "Gambler",
-    "Grid",
-    "Inventory",
-    "KeyDoor",
     "Member",
     "MemberConstructor",
-    "Memory",
-    "Plan",
-    "Reference",
-    "RiverSwim",
     "Split",
-    "Tabular",
-    "WindyCatch",
     "build",
     "make",
     "ranges_of_sizes",

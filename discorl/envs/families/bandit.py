@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, with_parity
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
 from discorl.types import Array, Key, UserError
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -24,17 +24,8 @@ class BanditParameters:
     deviation: Array  # [] float32, standard deviation of the normal noise on every reward
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class BanditState:
-    """The context shown."""
-
-    context: Array  # [] int32
-    time: Array  # [] int32, pulls made
-
-
-@dataclasses.dataclass(frozen=True)
-class Bandit(Family[BanditParameters, BanditState]):
+class Bandit(PlaceFamily[BanditParameters]):
     """An episode is `pulls` pulls, each in a context drawn afresh; then it terminates.
 
     The observation is the context, one-hot, followed by `distractors` normal random numbers that
@@ -56,7 +47,6 @@ class Bandit(Family[BanditParameters, BanditState]):
     noise: Range[float] = Range(0.0, 0.5)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "bandit")
         fields.integer("contexts", "pulls", least=1)
         fields.integer("arms", least=2)
@@ -71,19 +61,9 @@ class Bandit(Family[BanditParameters, BanditState]):
             )
 
     @property
-    def num_actions(self) -> int:
-        """One action per arm."""
-        return self.arms
-
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """A context and noise: [contexts + distractors] float32."""
-        return jax.ShapeDtypeStruct((self.contexts + self.distractors,), jnp.float32)
-
-    @property
-    def horizon(self) -> int:
-        """The pulls of an episode."""
-        return self.pulls
+    def sizes(self) -> Sizes:
+        """A context and noise as observation."""
+        return Sizes(self.arms, (self.contexts + self.distractors,), self.pulls, (self.contexts,))
 
     def draw(self, key: Key, parity: Array) -> BanditParameters:
         """Draws best arms, means and the size of the noise."""
@@ -100,23 +80,23 @@ class Bandit(Family[BanditParameters, BanditState]):
         """Whether the best arms sum to an odd number."""
         return parameters.means.argmax(axis=-1).sum() % 2 == 1
 
-    def reset(self, parameters: BanditParameters, key: Key) -> tuple[BanditState, Array]:
+    def reset(self, parameters: BanditParameters, key: Key) -> tuple[PlaceState, Array]:
         """Draws a context."""
         del parameters
         return self._present(jnp.int32(0), key)
 
     def step(
-        self, parameters: BanditParameters, state: BanditState, action: Array, key: Key
-    ) -> tuple[BanditState, Step]:
+        self, parameters: BanditParameters, state: PlaceState, action: Array, key: Key
+    ) -> tuple[PlaceState, Step]:
         """Pulls an arm and draws the next context."""
         context_key, noise_key = jax.random.split(key)
         noise = parameters.deviation * jax.random.normal(noise_key)
-        reward = parameters.means[state.context, action] + noise
+        reward = parameters.means[state.place, action] + noise
         state, observation = self._present(state.time + 1, context_key)
         over = state.time >= self.pulls
         return state, Step(observation, reward, over, jnp.zeros((), bool))
 
-    def _present(self, time: Array, key: Key) -> tuple[BanditState, Array]:
+    def _present(self, time: Array, key: Key) -> tuple[PlaceState, Array]:
         """A new context and how it looks."""
         context_key, distractor_key = jax.random.split(key)
         context = random_index(context_key, self.contexts)
@@ -124,7 +104,7 @@ class Bandit(Family[BanditParameters, BanditState]):
         if self.distractors:
             noise = jax.random.normal(distractor_key, (self.distractors,))
             observation = jnp.concatenate([observation, noise])
-        return BanditState(context, time), observation
+        return PlaceState(context, time), observation
 
     def starts(self, parameters: BanditParameters) -> Array:
         """All contexts are equally likely: [contexts]."""
@@ -135,7 +115,3 @@ class Bandit(Family[BanditParameters, BanditState]):
         """Mean rewards plus the mean value of a context: [contexts, arms]."""
         del time
         return parameters.means + values.mean()
-
-    def situation(self, state: BanditState) -> tuple[Array, ...]:
-        """The context."""
-        return (state.context,)

@@ -32,6 +32,15 @@ Parameters = TypeVar("Parameters")
 State = TypeVar("State")
 
 
+class Sizes(NamedTuple):
+    """What all members of a family share."""
+
+    num_actions: int  # A
+    observation: tuple[int, ...]  # shape of an observation, float32
+    horizon: int  # the most steps that an episode can take
+    situations: tuple[int, ...]  # shape of the table; see `Family`
+
+
 class Plan(NamedTuple):
     """A member solved by backward induction; `situations` stands for the axes of its table."""
 
@@ -54,27 +63,25 @@ class Family(abc.ABC, Generic[Parameters, State]):
     `situation` define the table, and `solve` does the rest.
     """
 
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if isinstance(field.default, Range) and not isinstance(value, Range):
-                ends = value if isinstance(value, tuple | list) else (value, value)
-                object.__setattr__(self, field.name, Range(*ends))
-
     @property
     @abc.abstractmethod
+    def sizes(self) -> Sizes:
+        """What a program is compiled for."""
+
+    @property
     def num_actions(self) -> int:
         """Number of actions, A."""
+        return self.sizes.num_actions
 
     @property
-    @abc.abstractmethod
     def observation(self) -> jax.ShapeDtypeStruct:
         """Shape and dtype of an observation."""
+        return jax.ShapeDtypeStruct(self.sizes.observation, jnp.float32)
 
     @property
-    @abc.abstractmethod
     def horizon(self) -> int:
         """The most steps that an episode of any member can take."""
+        return self.sizes.horizon
 
     def sample(self, key: Key, split: Split) -> Parameters:
         """Draws a member. No member of one split is a member of the other."""
@@ -157,6 +164,43 @@ class Family(abc.ABC, Generic[Parameters, State]):
     def reference(self, parameters: Parameters) -> Reference:
         """Exact expected returns per episode of random and of optimal play."""
         return self.solve(parameters).reference
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PlaceState:
+    """How a task stands, if besides the time one number says it: a square, a capital, a cue."""
+
+    place: Array  # [] int32
+    time: Array  # [] int32, steps taken
+
+
+class PlaceFamily(Family[Parameters, PlaceState]):
+    """Tasks whose situations are places, shown one-hot unless `observe` shows something else."""
+
+    def start(self, parameters: Parameters) -> Array | int:
+        """The place where every episode begins; by default the first."""
+        del parameters
+        return 0
+
+    def observe(self, parameters: Parameters, state: PlaceState) -> Array:
+        """What is seen of a state."""
+        del parameters
+        return jax.nn.one_hot(state.place, *self.sizes.situations)
+
+    def reset(self, parameters: Parameters, key: Key) -> tuple[PlaceState, Array]:
+        """Begins at the start."""
+        del key
+        state = PlaceState(jnp.int32(self.start(parameters)), jnp.int32(0))
+        return state, self.observe(parameters, state)
+
+    def starts(self, parameters: Parameters) -> Array:
+        """The start alone."""
+        return jax.nn.one_hot(self.start(parameters), *self.sizes.situations)
+
+    def situation(self, state: PlaceState) -> tuple[Array, ...]:
+        """The place."""
+        return (state.place,)
 
 
 @jax.tree_util.register_dataclass

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, with_parity
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -29,17 +29,8 @@ class ChainParameters:
     setback: Array  # [] int32, places that a wrong action costs if it is not fatal
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class ChainState:
-    """How far one has come."""
-
-    place: Array  # [] int32, from 0; `places` once the chain is complete
-    time: Array  # [] int32, steps taken
-
-
-@dataclasses.dataclass(frozen=True)
-class Chain(Family[ChainParameters, ChainState]):
+class Chain(PlaceFamily[ChainParameters]):
     """From each place one action leads on; completing the chain pays `goal` and terminates.
 
     Every step costs a little. A wrong action pays an immediate temptation, and either terminates
@@ -64,26 +55,15 @@ class Chain(Family[ChainParameters, ChainState]):
     fatal: float = 0.5
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "chain")
         fields.integer("length", "actions", least=2)
         fields.number("goal", least=0.01, most=100)
         fields.number("temptation", "fatal", least=0, most=1)
 
     @property
-    def num_actions(self) -> int:
-        """The actions, of which one is correct in each place."""
-        return self.actions
-
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """The place, one-hot: [length] float32."""
-        return jax.ShapeDtypeStruct((self.length,), jnp.float32)
-
-    @property
-    def horizon(self) -> int:
-        """The time limit."""
-        return _STEPS_PER_PLACE * self.length
+    def sizes(self) -> Sizes:
+        """A place, one-hot, as observation."""
+        return Sizes(self.actions, (self.length,), _STEPS_PER_PLACE * self.length, (self.length,))
 
     def draw(self, key: Key, parity: Array) -> ChainParameters:
         """Draws the correct actions and what the actions lead to."""
@@ -120,36 +100,22 @@ class Chain(Family[ChainParameters, ChainState]):
         """Whether the correct actions sum to an odd number."""
         return jnp.where(self._exists(parameters.places), parameters.correct, 0).sum() % 2 == 1
 
-    def reset(self, parameters: ChainParameters, key: Key) -> tuple[ChainState, Array]:
-        """Begins at the first place."""
-        del parameters, key
-        state = ChainState(jnp.int32(0), jnp.int32(0))
-        return state, self._observe(state)
-
     def step(
-        self, parameters: ChainParameters, state: ChainState, action: Array, key: Key
-    ) -> tuple[ChainState, Step]:
+        self, parameters: ChainParameters, state: PlaceState, action: Array, key: Key
+    ) -> tuple[PlaceState, Step]:
         """Leads on if the action is the correct one, and back or out if not."""
         del key
         right = action == parameters.correct[state.place]
         back = jnp.maximum(state.place - parameters.setback, 0)
-        state_after = ChainState(jnp.where(right, state.place + 1, back), state.time + 1)
+        state_after = PlaceState(jnp.where(right, state.place + 1, back), state.time + 1)
         complete = state_after.place >= parameters.places
         temptation = jnp.where(right, 0, parameters.temptations[state.place])
         return state_after, Step(
-            observation=self._observe(state_after),
+            observation=self.observe(parameters, state_after),
             reward=temptation + jnp.where(complete, parameters.goal, 0) - parameters.cost,
             terminated=complete | (parameters.fatal & ~right),
             truncated=state_after.time >= self.horizon,
         )
-
-    def _observe(self, state: ChainState) -> Array:
-        return jax.nn.one_hot(state.place, self.length)
-
-    def starts(self, parameters: ChainParameters) -> Array:
-        """The first place: [length]."""
-        del parameters
-        return jax.nn.one_hot(0, self.length)
 
     def lookahead(self, parameters: ChainParameters, time: Array, values: Array) -> Array:
         """Of a correct and of all the wrong actions at each place: [length, A]."""
@@ -161,7 +127,3 @@ class Chain(Family[ChainParameters, ChainState]):
         wrong = parameters.temptations + jnp.where(parameters.fatal, 0, back)
         is_correct = jax.nn.one_hot(parameters.correct, self.actions, dtype=bool)
         return jnp.where(is_correct, goes_on[:, None], wrong[:, None]) - parameters.cost
-
-    def situation(self, state: ChainState) -> tuple[Array, ...]:
-        """The place."""
-        return (state.place,)

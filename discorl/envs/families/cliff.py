@@ -8,7 +8,7 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index, with_parity
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -27,17 +27,8 @@ class CliffParameters:
     meanings: Array  # [5] int32, the direction that each action means
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class CliffState:
-    """Where the agent is."""
-
-    square: Array  # [] int32
-    time: Array  # [] int32, steps taken
-
-
-@dataclasses.dataclass(frozen=True)
-class Cliff(Family[CliffParameters, CliffState]):
+class Cliff(PlaceFamily[CliffParameters]):
     """From the lower left corner to the lower right one, over lava, in gusts from above.
 
     The actions are stay, up, down, left and right, in an order of each member's own if `permuted`.
@@ -59,10 +50,7 @@ class Cliff(Family[CliffParameters, CliffState]):
     gust: Range[float] = Range(0.0, 0.2)
     penalty: Range[float] = Range(0.5, 1.5)
 
-    num_actions = board.NUM_MOVES
-
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "cliff")
         fields.integer("rows", least=2)
         fields.integer("columns", least=3)
@@ -70,18 +58,10 @@ class Cliff(Family[CliffParameters, CliffState]):
         fields.number("penalty", least=0, most=100)
 
     @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """A picture: [rows, columns, 2] float32."""
-        return jax.ShapeDtypeStruct((self.rows, self.columns, 2), jnp.float32)
-
-    @property
-    def horizon(self) -> int:
-        """The time limit."""
-        return 4 * (self.rows + self.columns)
-
-    @property
-    def _start(self) -> int:
-        return (self.rows - 1) * self.columns
+    def sizes(self) -> Sizes:
+        """The agent and the lava as observation."""
+        rows, columns = self.rows, self.columns
+        return Sizes(board.NUM_MOVES, (rows, columns, 2), 4 * (rows + columns), (rows * columns,))
 
     @property
     def _goal(self) -> int:
@@ -105,23 +85,22 @@ class Cliff(Family[CliffParameters, CliffState]):
         """Whether the number of squares of lava is odd."""
         return parameters.heights.sum() % 2 == 1
 
-    def reset(self, parameters: CliffParameters, key: Key) -> tuple[CliffState, Array]:
-        """Begins in the lower left corner."""
-        del key
-        state = CliffState(jnp.int32(self._start), jnp.int32(0))
-        return state, self._observe(parameters, state)
+    def start(self, parameters: CliffParameters) -> int:
+        """The lower left corner."""
+        del parameters
+        return (self.rows - 1) * self.columns
 
     def step(
-        self, parameters: CliffParameters, state: CliffState, action: Array, key: Key
-    ) -> tuple[CliffState, Step]:
+        self, parameters: CliffParameters, state: PlaceState, action: Array, key: Key
+    ) -> tuple[PlaceState, Step]:
         """Moves as meant, or down in a gust."""
         gust = jax.random.uniform(key) < parameters.gust
         direction = jnp.where(gust, board.DOWN, parameters.meanings[action])
-        square = board.move(state.square, direction, self.rows, self.columns)
+        square = board.move(state.place, direction, self.rows, self.columns)
         reward, terminated = self._outcome(parameters, square)
-        state = CliffState(square, state.time + 1)
+        state = PlaceState(square, state.time + 1)
         return state, Step(
-            observation=self._observe(parameters, state),
+            observation=self.observe(parameters, state),
             reward=reward,
             terminated=terminated,
             truncated=state.time >= self.horizon,
@@ -138,15 +117,11 @@ class Cliff(Family[CliffParameters, CliffState]):
         reward = jnp.where(arrived, 1.0, 0.0) - jnp.where(burnt, parameters.penalty, 0.0) - _COST
         return reward, burnt | arrived
 
-    def _observe(self, parameters: CliffParameters, state: CliffState) -> Array:
+    def observe(self, parameters: CliffParameters, state: PlaceState) -> Array:
+        """The agent and the lava."""
         squares = jnp.arange(self.rows * self.columns)
-        channels = (squares == state.square, self._lava(parameters, squares))
-        return jnp.stack(channels, axis=-1).astype(jnp.float32).reshape(self.observation.shape)
-
-    def starts(self, parameters: CliffParameters) -> Array:
-        """The lower left corner: [rows * columns]."""
-        del parameters
-        return jax.nn.one_hot(self._start, self.rows * self.columns)
+        channels = (squares == state.place, self._lava(parameters, squares))
+        return jnp.stack(channels, axis=-1).astype(jnp.float32).reshape(self.sizes.observation)
 
     def lookahead(self, parameters: CliffParameters, time: Array, values: Array) -> Array:
         """Of every square: [rows * columns, 5]."""
@@ -162,12 +137,8 @@ class Cliff(Family[CliffParameters, CliffState]):
         down = entered(jnp.array([board.DOWN]))
         return gust * down + (1 - gust) * entered(parameters.meanings)
 
-    def situation(self, state: CliffState) -> tuple[Array, ...]:
-        """The agent's square."""
-        return (state.square,)
-
-    def render(self, parameters: CliffParameters, state: CliffState) -> np.ndarray:
+    def render(self, parameters: CliffParameters, state: PlaceState) -> np.ndarray:
         """Lava, goal and the round agent: [height, width, 3] uint8."""
         lava = np.flatnonzero(self._lava(parameters, jnp.arange(self.rows * self.columns)))
         filled = [(square, board.BAD) for square in lava.tolist()] + [(self._goal, board.GOOD)]
-        return board.draw(self.rows, self.columns, filled, [(int(state.square), board.AGENT)])
+        return board.draw(self.rows, self.columns, filled, [(int(state.place), board.AGENT)])

@@ -8,7 +8,7 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index, with_parity
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -26,17 +26,8 @@ class DeepSeaParameters:
     slip: Array  # [] float32, probability that a move right goes left instead
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class DeepSeaState:
-    """Where the diver is; its row is the number of steps taken."""
-
-    column: Array  # [] int32, `depth` once the treasure is reached
-    time: Array  # [] int32, steps taken
-
-
-@dataclasses.dataclass(frozen=True)
-class DeepSea(Family[DeepSeaParameters, DeepSeaState]):
+class DeepSea(PlaceFamily[DeepSeaParameters]):
     """Sink one row a step, and move right every time: only that leads to the treasure.
 
     After Deep Sea (Osband et al., 2019). An episode begins in the upper left corner and terminates
@@ -62,7 +53,6 @@ class DeepSea(Family[DeepSeaParameters, DeepSeaState]):
     slip: Range[float] = Range(0.02, 0.1)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "deep_sea")
         fields.integer("size", "actions", least=2)
         fields.number("goal", least=0.01, most=100)
@@ -70,19 +60,9 @@ class DeepSea(Family[DeepSeaParameters, DeepSeaState]):
         fields.number("slippery", least=0, most=1)
 
     @property
-    def num_actions(self) -> int:
-        """The actions, of which one moves right in each square."""
-        return self.actions
-
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """The diver's square, one-hot: [size * size] float32."""
-        return jax.ShapeDtypeStruct((self.size**2,), jnp.float32)
-
-    @property
-    def horizon(self) -> int:
-        """The depth of the deepest sea."""
-        return self.size
+    def sizes(self) -> Sizes:
+        """The diver's square, one-hot, as observation."""
+        return Sizes(self.actions, (self.size**2,), self.size, (self.size,))
 
     def draw(self, key: Key, parity: Array) -> DeepSeaParameters:
         """Draws the moves, the depth, and what costs and pays."""
@@ -109,37 +89,28 @@ class DeepSea(Family[DeepSeaParameters, DeepSeaState]):
         """Whether the actions on the way to the treasure sum to an odd number."""
         return self._way(parameters.right, parameters.depth).sum() % 2 == 1
 
-    def reset(self, parameters: DeepSeaParameters, key: Key) -> tuple[DeepSeaState, Array]:
-        """Begins in the upper left corner."""
-        del parameters, key
-        state = DeepSeaState(jnp.int32(0), jnp.int32(0))
-        return state, self._observe(state)
-
     def step(
-        self, parameters: DeepSeaParameters, state: DeepSeaState, action: Array, key: Key
-    ) -> tuple[DeepSeaState, Step]:
+        self, parameters: DeepSeaParameters, state: PlaceState, action: Array, key: Key
+    ) -> tuple[PlaceState, Step]:
         """Sinks one row and moves to one side."""
-        right = action == parameters.right[state.time, state.column]
+        right = action == parameters.right[state.time, state.place]
         moves = right & (jax.random.uniform(key) >= parameters.slip)
-        column = jnp.where(moves, state.column + 1, jnp.maximum(state.column - 1, 0))
-        state = DeepSeaState(column, state.time + 1)
+        column = jnp.where(moves, state.place + 1, jnp.maximum(state.place - 1, 0))
+        state = PlaceState(column, state.time + 1)
         found = column == parameters.depth  # the last step of moving right all the way
         cost = jnp.where(right, parameters.cost, 0.0)
         return state, Step(
-            observation=self._observe(state),
+            observation=self.observe(parameters, state),
             reward=jnp.where(found, parameters.goal, 0.0) - cost,
             terminated=state.time >= parameters.depth,
             truncated=jnp.zeros((), bool),
         )
 
-    def _observe(self, state: DeepSeaState) -> Array:
-        # Below the last row there is no square, so the vector is zero at the end of the deepest.
-        return jax.nn.one_hot(state.time * self.size + state.column, self.size**2)
-
-    def starts(self, parameters: DeepSeaParameters) -> Array:
-        """The first column: [size]."""
+    def observe(self, parameters: DeepSeaParameters, state: PlaceState) -> Array:
+        """The diver's square; its row is the number of steps taken."""
         del parameters
-        return jax.nn.one_hot(0, self.size)
+        # Below the last row there is no square, so the vector is zero at the end of the deepest.
+        return jax.nn.one_hot(state.time * self.size + state.place, self.size**2)
 
     def lookahead(self, parameters: DeepSeaParameters, time: Array, values: Array) -> Array:
         """Of the columns of the row that is as deep as the time: [size, A]."""
@@ -153,15 +124,11 @@ class DeepSea(Family[DeepSeaParameters, DeepSeaState]):
         is_right = jax.nn.one_hot(parameters.right[time], self.actions, dtype=bool)
         return jnp.where(is_right, right[:, None], left[:, None])
 
-    def situation(self, state: DeepSeaState) -> tuple[Array, ...]:
-        """The column."""
-        return (state.column,)
-
-    def render(self, parameters: DeepSeaParameters, state: DeepSeaState) -> np.ndarray:
+    def render(self, parameters: DeepSeaParameters, state: PlaceState) -> np.ndarray:
         """The sea floor, the treasure and the round diver: [height, width, 3] uint8."""
         depth, last = int(parameters.depth), self.size - 1
         floor = [(square, board.WALL) for square in range(depth * self.size, self.size**2)]
         treasure = (depth - 1) * self.size + depth - 1
-        diver = min(int(state.time), last) * self.size + min(int(state.column), last)
+        diver = min(int(state.time), last) * self.size + min(int(state.place), last)
         filled = [*floor, (treasure, board.GOOD)]
         return board.draw(self.size, self.size, filled, [(diver, board.AGENT)])

@@ -8,7 +8,7 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index, random_order
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, random_order
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -29,17 +29,8 @@ class FourRoomsParameters:
     meanings: Array  # [4] int32, the direction that each action means
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class FourRoomsState:
-    """Where the agent is."""
-
-    square: Array  # [] int32
-    time: Array  # [] int32, steps taken
-
-
-@dataclasses.dataclass(frozen=True)
-class FourRooms(Family[FourRoomsParameters, FourRoomsState]):
+class FourRooms(PlaceFamily[FourRoomsParameters]):
     """Find the way from one of four rooms to the goal in another.
 
     After the four rooms of Sutton, Precup and Singh (1999). Walls in the middle row and the middle
@@ -63,10 +54,7 @@ class FourRooms(Family[FourRoomsParameters, FourRoomsState]):
     reward: Range[float] = Range(0.5, 1.5)
     slip: Range[float] = Range(0.0, 0.3)
 
-    num_actions = _DIRECTIONS
-
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "four_rooms")
         fields.integer("size", least=5)
         fields.integer("limit", least=1)
@@ -74,19 +62,14 @@ class FourRooms(Family[FourRoomsParameters, FourRoomsState]):
         fields.number("slip", least=0, most=0.9)  # with 1, actions would have no effect
 
     @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """The agent's square, one-hot: [size * size] float32."""
-        return jax.ShapeDtypeStruct((self.size**2,), jnp.float32)
+    def sizes(self) -> Sizes:
+        """The agent's square, one-hot, as observation."""
+        return Sizes(_DIRECTIONS, (self.size**2,), self.limit, (self.size**2,))
 
     @property
     def _middle(self) -> int:
         """The row and the column of the walls."""
         return self.size // 2
-
-    @property
-    def horizon(self) -> int:
-        """The time limit."""
-        return self.limit
 
     def draw(self, key: Key, parity: Array) -> FourRoomsParameters:
         """Draws doors, goal and start, the reward, the slip and the meanings of the actions."""
@@ -130,25 +113,23 @@ class FourRooms(Family[FourRoomsParameters, FourRoomsState]):
         things = jnp.append(parameters.doors, parameters.goal)
         return board.is_black(things, self.size).sum() % 2 == 1
 
-    def reset(self, parameters: FourRoomsParameters, key: Key) -> tuple[FourRoomsState, Array]:
-        """Begins on the start square."""
-        del key
-        state = FourRoomsState(parameters.start, jnp.int32(0))
-        return state, self._observe(state)
+    def start(self, parameters: FourRoomsParameters) -> Array:
+        """The start square."""
+        return parameters.start
 
     def step(
-        self, parameters: FourRoomsParameters, state: FourRoomsState, action: Array, key: Key
-    ) -> tuple[FourRoomsState, Step]:
+        self, parameters: FourRoomsParameters, state: PlaceState, action: Array, key: Key
+    ) -> tuple[PlaceState, Step]:
         """Moves as meant, or anywhere on a slip."""
         # One random number says both whether the agent slips and, by where below the probability
         # of a slip it lies, in which direction; without slips the quotient is not below 4.
         quotient = _DIRECTIONS * jax.random.uniform(key) / parameters.slip
         anywhere = 1 + quotient.astype(jnp.int32)
         direction = jnp.where(quotient < _DIRECTIONS, anywhere, parameters.meanings[action])
-        state = FourRoomsState(self._move(parameters, state.square, direction), state.time + 1)
-        arrived = state.square == parameters.goal
+        state = PlaceState(self._move(parameters, state.place, direction), state.time + 1)
+        arrived = state.place == parameters.goal
         return state, Step(
-            observation=self._observe(state),
+            observation=self.observe(parameters, state),
             reward=jnp.where(arrived, parameters.reward, 0.0),
             terminated=arrived,
             truncated=state.time >= self.limit,
@@ -158,13 +139,6 @@ class FourRooms(Family[FourRoomsParameters, FourRoomsState]):
         ahead = board.move(square, direction, self.size, self.size)
         is_door = (ahead[..., None] == parameters.doors).any(axis=-1)
         return jnp.where(self._is_wall_line(ahead) & ~is_door, square, ahead)
-
-    def _observe(self, state: FourRoomsState) -> Array:
-        return jax.nn.one_hot(state.square, self.size**2)
-
-    def starts(self, parameters: FourRoomsParameters) -> Array:
-        """The start square: [size * size]."""
-        return jax.nn.one_hot(parameters.start, self.size**2)
 
     def lookahead(self, parameters: FourRoomsParameters, time: Array, values: Array) -> Array:
         """Of every square: [size * size, 4]."""
@@ -176,13 +150,9 @@ class FourRooms(Family[FourRoomsParameters, FourRoomsState]):
         anywhere = meant.mean(axis=-1, keepdims=True)
         return (1 - parameters.slip) * meant + parameters.slip * anywhere
 
-    def situation(self, state: FourRoomsState) -> tuple[Array, ...]:
-        """The agent's square."""
-        return (state.square,)
-
-    def render(self, parameters: FourRoomsParameters, state: FourRoomsState) -> np.ndarray:
+    def render(self, parameters: FourRoomsParameters, state: PlaceState) -> np.ndarray:
         """Walls, the goal and the round agent: [height, width, 3] uint8."""
         lines = np.flatnonzero(self._is_wall_line(jnp.arange(self.size**2)))
         walls = np.setdiff1d(lines, np.asarray(parameters.doors)).tolist()
         filled = [*((square, board.WALL) for square in walls), (int(parameters.goal), board.GOOD)]
-        return board.draw(self.size, self.size, filled, [(int(state.square), board.AGENT)])
+        return board.draw(self.size, self.size, filled, [(int(state.place), board.AGENT)])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, with_parity
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -22,17 +22,8 @@ class GamblerParameters:
     purse: Array  # [] int32, capital at the start
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class GamblerState:
-    """What the gambler has."""
-
-    capital: Array  # [] int32, from 0 to `target`
-    time: Array  # [] int32, rounds played
-
-
-@dataclasses.dataclass(frozen=True)
-class Gambler(Family[GamblerParameters, GamblerState]):
+class Gambler(PlaceFamily[GamblerParameters]):
     """Choose the tables to play at until the capital has reached the target, or is lost.
 
     Kept out of discovery and of the choice of settings, for tests on an unseen kind of task.
@@ -62,7 +53,6 @@ class Gambler(Family[GamblerParameters, GamblerState]):
     poor: Range[float] = Range(0.2, 0.45)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "gambler")
         fields.integer("tables", "stakes", least=2)
         fields.integer("target", least=4)
@@ -70,19 +60,9 @@ class Gambler(Family[GamblerParameters, GamblerState]):
         fields.number("good", "poor", least=0, most=1)
 
     @property
-    def num_actions(self) -> int:
-        """One action for each table."""
-        return self.tables
-
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """Capital and time left: [2] float32."""
-        return jax.ShapeDtypeStruct((2,), jnp.float32)
-
-    @property
-    def horizon(self) -> int:
-        """The time limit."""
-        return self.limit
+    def sizes(self) -> Sizes:
+        """Capital and time left as observation."""
+        return Sizes(self.tables, (2,), self.limit, (self.target + 1,))
 
     def draw(self, key: Key, parity: Array) -> GamblerParameters:
         """Draws the tables and the capital."""
@@ -104,24 +84,22 @@ class Gambler(Family[GamblerParameters, GamblerState]):
         """Whether the stakes sum to an odd number."""
         return parameters.stakes.sum() % 2 == 1
 
-    def reset(self, parameters: GamblerParameters, key: Key) -> tuple[GamblerState, Array]:
-        """Begins with the purse."""
-        del key
-        state = GamblerState(parameters.purse, jnp.int32(0))
-        return state, self._observe(state)
+    def start(self, parameters: GamblerParameters) -> Array:
+        """The purse."""
+        return parameters.purse
 
     def step(
-        self, parameters: GamblerParameters, state: GamblerState, action: Array, key: Key
-    ) -> tuple[GamblerState, Step]:
+        self, parameters: GamblerParameters, state: PlaceState, action: Array, key: Key
+    ) -> tuple[PlaceState, Step]:
         """Plays one round."""
         won = jax.random.uniform(key) < parameters.chances[action]
-        after_win, after_loss = self._outcomes(state.capital, parameters.stakes[action])
-        state = GamblerState(jnp.where(won, after_win, after_loss), state.time + 1)
-        arrived = state.capital == self.target
+        after_win, after_loss = self._outcomes(state.place, parameters.stakes[action])
+        state = PlaceState(jnp.where(won, after_win, after_loss), state.time + 1)
+        arrived = state.place == self.target
         return state, Step(
-            observation=self._observe(state),
+            observation=self.observe(parameters, state),
             reward=jnp.where(arrived, 1.0, 0.0),
-            terminated=arrived | (state.capital == 0),
+            terminated=arrived | (state.place == 0),
             truncated=state.time >= self.limit,
         )
 
@@ -130,13 +108,11 @@ class Gambler(Family[GamblerParameters, GamblerState]):
         stake = jnp.minimum(stake, capital)
         return jnp.minimum(capital + stake, self.target), capital - stake
 
-    def _observe(self, state: GamblerState) -> Array:
-        shares = (state.capital / self.target, 1 - state.time / self.limit)
+    def observe(self, parameters: GamblerParameters, state: PlaceState) -> Array:
+        """The capital and the time that is left, as shares."""
+        del parameters
+        shares = (state.place / self.target, 1 - state.time / self.limit)
         return jnp.stack(shares).astype(jnp.float32)
-
-    def starts(self, parameters: GamblerParameters) -> Array:
-        """The purse: [target + 1]."""
-        return jax.nn.one_hot(parameters.purse, self.target + 1)
 
     def lookahead(self, parameters: GamblerParameters, time: Array, values: Array) -> Array:
         """Of every capital: [target + 1, A]."""
@@ -146,7 +122,3 @@ class Gambler(Family[GamblerParameters, GamblerState]):
         after_win, after_loss = self._outcomes(capital, parameters.stakes)
         chances = parameters.chances
         return chances * worth[after_win] + (1 - chances) * worth[after_loss]
-
-    def situation(self, state: GamblerState) -> tuple[Array, ...]:
-        """The capital."""
-        return (state.capital,)

@@ -8,7 +8,7 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index
+from discorl.envs.families.base import Family, Sizes, random_index
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -72,10 +72,7 @@ class Grid(Family[GridParameters, GridState]):
     returning: float = 0.5
     respawn: Range[float] = Range(0.02, 0.2)
 
-    num_actions = board.NUM_MOVES
-
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "grid")
         fields.integer("size", least=3)
         # Of either colour, walls take at most one square per pillar; one must be left to start on.
@@ -86,20 +83,20 @@ class Grid(Family[GridParameters, GridState]):
         fields.number("respawn", "bad", "terminal", "returning", least=0, most=1)
 
     @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """A picture, [size, size, 4] float32, or the same as a vector."""
+    def sizes(self) -> Sizes:
+        """A picture, or the same as a vector, as observation."""
         shape = (self.size, self.size, _CHANNELS)
-        return jax.ShapeDtypeStruct((np.prod(shape).item(),) if self.flat else shape, jnp.float32)
+        return Sizes(
+            board.NUM_MOVES,
+            (np.prod(shape).item(),) if self.flat else shape,
+            self.limit,
+            (self.size**2, 2**self.objects),
+        )
 
     @property
     def _pillars(self) -> int:
         """How many pillars there may be in a row."""
         return (self.size - 1) // 2
-
-    @property
-    def horizon(self) -> int:
-        """The time limit."""
-        return self.limit
 
     def draw(self, key: Key, parity: Array) -> GridParameters:
         """Draws walls, objects and the meanings of the actions."""
@@ -194,7 +191,7 @@ class Grid(Family[GridParameters, GridState]):
             jax.nn.relu(-worth),
         )
         picture = jnp.stack([each.astype(jnp.float32) for each in channels], axis=-1)
-        return picture.reshape(self.observation.shape)
+        return picture.reshape(self.sizes.observation)
 
     def starts(self, parameters: GridParameters) -> Array:
         """A random empty square, all objects present: [size * size, 2^K]."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, random_order, with_parity
+from discorl.envs.families.base import Family, Sizes, random_index, random_order, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -74,7 +74,6 @@ class Inventory(Family[InventoryParameters, InventoryState]):
     holding: Range[float] = Range(0.05, 0.2)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "inventory")
         fields.integer("capacity", "seasons", least=1)
         fields.integer("orders", "periods", least=2)
@@ -82,19 +81,9 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         fields.number("surge", "cost", "holding", least=0, most=1)
 
     @property
-    def num_actions(self) -> int:
-        """One action for each size of an order."""
-        return self.orders
-
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """Stock, order, season and time: [5] float32."""
-        return jax.ShapeDtypeStruct((5,), jnp.float32)
-
-    @property
-    def horizon(self) -> int:
-        """The steps of every episode."""
-        return self.periods
+    def sizes(self) -> Sizes:
+        """Stock, order, season and time as observation."""
+        return Sizes(self.orders, (5,), self.periods, (self.capacity + 1, self.orders))
 
     def draw(self, key: Key, parity: Array) -> InventoryParameters:
         """Draws demand, prices and the meanings of the actions."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index
+from discorl.envs.families.base import Family, Sizes, random_index
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -67,10 +67,7 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
     hinted: float = 0.5
     hint: Range[float] = Range(0.05, 0.2)
 
-    num_actions = board.NUM_MOVES
-
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "key_door")
         fields.integer("rows", least=2)
         fields.integer("columns", least=3)
@@ -79,18 +76,13 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         fields.number("hinted", "hint", least=0, most=1)
 
     @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """Agent and key: [2 * rows * columns] float32."""
-        return jax.ShapeDtypeStruct((2 * self._squares,), jnp.float32)
+    def sizes(self) -> Sizes:
+        """The squares of agent and key, one-hot, as observation."""
+        return Sizes(board.NUM_MOVES, (2 * self._squares,), self.limit, (self._squares, 2))
 
     @property
     def _squares(self) -> int:
         return self.rows * self.columns
-
-    @property
-    def horizon(self) -> int:
-        """The time limit."""
-        return self.limit
 
     def draw(self, key: Key, parity: Array) -> KeyDoorParameters:
         """Draws the rooms, what is where in them, and what pays."""

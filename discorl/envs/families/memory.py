@@ -6,7 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, random_integer, random_order
+from discorl.envs.families.base import (
+    PlaceFamily,
+    PlaceState,
+    Sizes,
+    random_index,
+    random_integer,
+    random_order,
+)
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -21,17 +28,8 @@ class MemoryParameters:
     delay: Array  # [] int32, steps from the cue to the question
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class MemoryState:
-    """The cue of the episode."""
-
-    cue: Array  # [] int32
-    time: Array  # [] int32, steps taken
-
-
-@dataclasses.dataclass(frozen=True)
-class Memory(Family[MemoryParameters, MemoryState]):
+class Memory(PlaceFamily[MemoryParameters]):
     """A corridor of `delay` steps, where actions do nothing, and then a question.
 
     The first observation shows a random cue. At the end of the corridor the action that the cue
@@ -51,25 +49,14 @@ class Memory(Family[MemoryParameters, MemoryState]):
     delay: Range[int] = Range(1, 6)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "memory")
         fields.integer("cues", least=2)
         fields.integer("delay", least=1, most=10_000)
 
     @property
-    def num_actions(self) -> int:
-        """One action per cue."""
-        return self.cues
-
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """The cue and the flag: [cues + 1] float32."""
-        return jax.ShapeDtypeStruct((self.cues + 1,), jnp.float32)
-
-    @property
-    def horizon(self) -> int:
-        """The longest corridor, and the answer."""
-        return self.delay.high + 1
+    def sizes(self) -> Sizes:
+        """The cue and the flag as observation."""
+        return Sizes(self.cues, (self.cues + 1,), self.delay.high + 1, (self.cues,))
 
     def draw(self, key: Key, parity: Array) -> MemoryParameters:
         """Draws the answers and the delay."""
@@ -87,29 +74,30 @@ class Memory(Family[MemoryParameters, MemoryState]):
         """Whether the answers are an odd permutation."""
         return _inversions(parameters.answers) % 2 == 1
 
-    def reset(self, parameters: MemoryParameters, key: Key) -> tuple[MemoryState, Array]:
+    def reset(self, parameters: MemoryParameters, key: Key) -> tuple[PlaceState, Array]:
         """Shows a random cue."""
-        state = MemoryState(random_index(key, self.cues), jnp.int32(0))
-        return state, self._observe(parameters, state)
+        state = PlaceState(random_index(key, self.cues), jnp.int32(0))
+        return state, self.observe(parameters, state)
 
     def step(
-        self, parameters: MemoryParameters, state: MemoryState, action: Array, key: Key
-    ) -> tuple[MemoryState, Step]:
+        self, parameters: MemoryParameters, state: PlaceState, action: Array, key: Key
+    ) -> tuple[PlaceState, Step]:
         """Walks on, or answers."""
         del key
         asked = state.time >= parameters.delay
-        payment = jnp.where(action == parameters.answers[state.cue], 1.0, -1.0)
-        state = MemoryState(state.cue, state.time + 1)
+        payment = jnp.where(action == parameters.answers[state.place], 1.0, -1.0)
+        state = PlaceState(state.place, state.time + 1)
         return state, Step(
-            observation=self._observe(parameters, state),
+            observation=self.observe(parameters, state),
             reward=jnp.where(asked, payment, 0.0),
             terminated=asked,
             truncated=jnp.zeros((), bool),
         )
 
-    def _observe(self, parameters: MemoryParameters, state: MemoryState) -> Array:
+    def observe(self, parameters: MemoryParameters, state: PlaceState) -> Array:
+        """The cue, if it is shown, and the flag."""
         shown = jnp.logical_or(self.visible, state.time == 0)
-        cue = jnp.where(shown, jax.nn.one_hot(state.cue, self.cues), 0.0)
+        cue = jnp.where(shown, jax.nn.one_hot(state.place, self.cues), 0.0)
         flag = (state.time == parameters.delay).astype(jnp.float32)
         return jnp.concatenate([cue, flag[None]])
 
@@ -123,10 +111,6 @@ class Memory(Family[MemoryParameters, MemoryState]):
         payments = 2 * jax.nn.one_hot(parameters.answers, self.cues) - 1
         walking = jnp.broadcast_to(values[:, None], payments.shape)
         return jnp.where(time < parameters.delay, walking, payments)
-
-    def situation(self, state: MemoryState) -> tuple[Array, ...]:
-        """The cue, which memory keeps in mind."""
-        return (state.cue,)
 
 
 def _inversions(permutation: Array) -> Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -28,17 +28,8 @@ class RiverSwimParameters:
     mirrored: Array  # [] bool, the two actions are exchanged
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class RiverSwimState:
-    """Where the swimmer is."""
-
-    place: Array  # [] int32, 0 at the mouth
-    time: Array  # [] int32, steps taken
-
-
-@dataclasses.dataclass(frozen=True)
-class RiverSwim(Family[RiverSwimParameters, RiverSwimState]):
+class RiverSwim(PlaceFamily[RiverSwimParameters]):
     """Swim upstream, where the current is strong and the reward is, or settle for the mouth.
 
     After RiverSwim (Strehl and Littman, 2008). The actions are downstream and upstream, exchanged
@@ -62,10 +53,7 @@ class RiverSwim(Family[RiverSwimParameters, RiverSwimState]):
     source: Range[float] = Range(0.05, 0.15)
     mouth: Range[float] = Range(0.01, 0.1)
 
-    num_actions = 2
-
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "river_swim")
         fields.integer("length", least=3)
         fields.number("current", least=0, most=0.9)  # with 1, nobody gets anywhere
@@ -73,14 +61,9 @@ class RiverSwim(Family[RiverSwimParameters, RiverSwimState]):
         fields.number("mouth", least=0, most=0.5)
 
     @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """The place, one-hot: [length] float32."""
-        return jax.ShapeDtypeStruct((self.length,), jnp.float32)
-
-    @property
-    def horizon(self) -> int:
-        """The time limit."""
-        return _STEPS_PER_PLACE * self.length
+    def sizes(self) -> Sizes:
+        """A place, one-hot, as observation."""
+        return Sizes(2, (self.length,), _STEPS_PER_PLACE * self.length, (self.length,))
 
     def draw(self, key: Key, parity: Array) -> RiverSwimParameters:
         """Draws the river, its rewards and the meaning of the actions."""
@@ -109,15 +92,9 @@ class RiverSwim(Family[RiverSwimParameters, RiverSwimState]):
         """Whether the number of rapids is odd."""
         return (parameters.rapids & self._exists(parameters.places)).sum() % 2 == 1
 
-    def reset(self, parameters: RiverSwimParameters, key: Key) -> tuple[RiverSwimState, Array]:
-        """Begins at the mouth."""
-        del parameters, key
-        state = RiverSwimState(jnp.int32(0), jnp.int32(0))
-        return state, self._observe(state)
-
     def step(
-        self, parameters: RiverSwimParameters, state: RiverSwimState, action: Array, key: Key
-    ) -> tuple[RiverSwimState, Step]:
+        self, parameters: RiverSwimParameters, state: PlaceState, action: Array, key: Key
+    ) -> tuple[PlaceState, Step]:
         """Swims one stroke."""
         chance = jax.random.uniform(key)
         succeeds, carried = _chances(parameters, parameters.rapids[state.place])
@@ -131,21 +108,13 @@ class RiverSwim(Family[RiverSwimParameters, RiverSwimState]):
             jnp.where(at_mouth, parameters.mouth, 0.0),
         )
         place = jnp.clip(state.place + change, 0, parameters.places - 1)
-        state = RiverSwimState(place, state.time + 1)
+        state = PlaceState(place, state.time + 1)
         return state, Step(
-            observation=self._observe(state),
+            observation=self.observe(parameters, state),
             reward=reward,
             terminated=jnp.zeros((), bool),
             truncated=state.time >= self.horizon,
         )
-
-    def _observe(self, state: RiverSwimState) -> Array:
-        return jax.nn.one_hot(state.place, self.length)
-
-    def starts(self, parameters: RiverSwimParameters) -> Array:
-        """The mouth: [length]."""
-        del parameters
-        return jax.nn.one_hot(0, self.length)
 
     def lookahead(self, parameters: RiverSwimParameters, time: Array, values: Array) -> Array:
         """Of a stroke downstream and one upstream at each place: [length, 2]."""
@@ -163,10 +132,6 @@ class RiverSwim(Family[RiverSwimParameters, RiverSwimState]):
             jnp.stack([upstream, downstream], axis=-1),
             jnp.stack([downstream, upstream], axis=-1),
         )
-
-    def situation(self, state: RiverSwimState) -> tuple[Array, ...]:
-        """The place."""
-        return (state.place,)
 
 
 def _chances(parameters: RiverSwimParameters, rapids: Array) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import Family, random_index, with_parity
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -27,17 +27,8 @@ class TabularParameters:
     appearance: Array  # [S, features] float32, the observation of each state
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class TabularState:
-    """The state of the decision process."""
-
-    place: Array  # [] int32
-    time: Array  # [] int32, steps taken
-
-
-@dataclasses.dataclass(frozen=True)
-class Tabular(Family[TabularParameters, TabularState]):
+class Tabular(PlaceFamily[TabularParameters]):
     """A sparse random decision process with a uniformly random first state.
 
     A (state, action) pair leads to `branches` random states, with random probabilities. A share
@@ -62,7 +53,6 @@ class Tabular(Family[TabularParameters, TabularState]):
     hazard: Range[float] = Range(0.1, 0.5)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "tabular")
         fields.integer("states", "actions", least=2)
         fields.integer("branches", "limit", least=1)
@@ -70,19 +60,9 @@ class Tabular(Family[TabularParameters, TabularState]):
         fields.number("rewarded", "hazardous", "hazard", least=0, most=1)
 
     @property
-    def num_actions(self) -> int:
-        """The actions of every state."""
-        return self.actions
-
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """How a state looks: [states] or [features] float32."""
-        return jax.ShapeDtypeStruct((self.features or self.states,), jnp.float32)
-
-    @property
-    def horizon(self) -> int:
-        """The time limit."""
-        return self.limit
+    def sizes(self) -> Sizes:
+        """How a state looks as observation."""
+        return Sizes(self.actions, (self.features or self.states,), self.limit, (self.states,))
 
     def draw(self, key: Key, parity: Array) -> TabularParameters:
         """Draws the tables."""
@@ -112,20 +92,20 @@ class Tabular(Family[TabularParameters, TabularState]):
         """Whether the successors sum to an odd number."""
         return parameters.successors.sum() % 2 == 1
 
-    def reset(self, parameters: TabularParameters, key: Key) -> tuple[TabularState, Array]:
+    def reset(self, parameters: TabularParameters, key: Key) -> tuple[PlaceState, Array]:
         """Begins in any state."""
         place = random_index(key, self.states)
-        return TabularState(place, jnp.int32(0)), parameters.appearance[place]
+        return PlaceState(place, jnp.int32(0)), parameters.appearance[place]
 
     def step(
-        self, parameters: TabularParameters, state: TabularState, action: Array, key: Key
-    ) -> tuple[TabularState, Step]:
+        self, parameters: TabularParameters, state: PlaceState, action: Array, key: Key
+    ) -> tuple[PlaceState, Step]:
         """Moves to one of the successors."""
         pair = (state.place, action)
         chances = jax.random.uniform(key, (2,))
         below = jnp.cumsum(parameters.probabilities[pair])[:-1]
         place = parameters.successors[pair][jnp.sum(chances[0] >= below)]
-        state = TabularState(place, state.time + 1)
+        state = PlaceState(place, state.time + 1)
         return state, Step(
             observation=parameters.appearance[place],
             reward=parameters.rewards[pair],
@@ -143,7 +123,3 @@ class Tabular(Family[TabularParameters, TabularState]):
         del time
         survived = ((1 - parameters.hazards) * values)[parameters.successors]
         return parameters.rewards + (parameters.probabilities * survived).sum(axis=-1)
-
-    def situation(self, state: TabularState) -> tuple[Array, ...]:
-        """The state of the decision process."""
-        return (state.place,)

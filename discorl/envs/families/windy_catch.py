@@ -9,7 +9,7 @@ import numpy as np
 
 from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, random_index, random_integer, with_parity
+from discorl.envs.families.base import Family, Sizes, random_index, random_integer, with_parity
 from discorl.types import Array, Key, UserError
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -62,10 +62,7 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     slip: Range[float] = Range(0.0, 0.3)
     width: Range[int] = Range(1, 3)
 
-    num_actions = 3
-
     def __post_init__(self) -> None:
-        super().__post_init__()
         fields = Fields(self, "windy_catch")
         fields.integer("rows", "columns", least=2)
         fields.integer("width", least=1, most=self.columns)
@@ -87,14 +84,9 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         return _steps("slip", self.slip, _SLIPS)
 
     @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """A picture: [rows, columns] float32."""
-        return jax.ShapeDtypeStruct((self.rows, self.columns), jnp.float32)
-
-    @property
-    def horizon(self) -> int:
-        """The fall of the ball."""
-        return self.rows - 1
+    def sizes(self) -> Sizes:
+        """A picture as observation; the ball falls through all rows."""
+        return Sizes(3, (self.rows, self.columns), self.rows - 1, (self.columns, self.columns))
 
     def draw(self, key: Key, parity: Array) -> WindyCatchParameters:
         """Draws wind and paddle."""
