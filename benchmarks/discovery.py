@@ -23,8 +23,8 @@ FAMILIES = (
     "tabular",
     "grid:flat=true",
     "cliff",
-    "river_swim",
-    "deep_sea",
+    "river_swim:length=8",
+    "deep_sea:size=9",
     "four_rooms",
     "key_door",
 )

@@ -1,11 +1,12 @@
-"""Rules against one another on the same members of families: whole lives, paired by task.
+"""One rule against others on the same tasks: whole lives, paired by task and key.
 
-    python benchmarks/paired_lives.py contenders.json --first start --split held_out \
-        --seeds 1000 150 --updates 300 1000 --out scores.json
+    python benchmarks/paired_lives.py contenders.json --first found --split held_out \
+        --seeds 1000 64 --updates 300 1000 --out scores.json
 
-`contenders.json` holds a rule and settings of its agents by name:
+`contenders.json` holds a rule and settings of its agents by name; one whose name ends in `@300`
+takes part at that budget only:
 
-    {"start": {"rule": "lean"}, "ppo": {"rule": "ppo", "settings": {"learning_rate": 0.003}}}
+    {"found": {"rule": "lean1"}, "ppo@300": {"rule": "ppo", "settings": {"learning_rate": 0.003}}}
 
 Budgets are environment steps: 64 for each of the updates named, however long a contender's own
 rollouts are. Scores are kept as they come, and a run that is stopped goes on where it was.
@@ -22,15 +23,20 @@ from discorl.discovery.trials import Contender, Tasks, Trials, difference
 STEPS_PER_UPDATE = 64
 
 
+def taking_part(contenders: dict[str, Contender], updates: int) -> dict[str, Contender]:
+    """Those that live at a budget."""
+    return {n: c for n, c in contenders.items() if "@" not in n or n.endswith(f"@{updates}")}
+
+
 def scores_of(contenders: dict[str, Contender], arguments: argparse.Namespace) -> dict:
     """Scores by "contender/updates/family", each {"end": [...], "area": [...]}."""
     out = Path(arguments.out)
     scores = json.loads(out.read_text()) if out.exists() else {}
     first, count = arguments.seeds
-    trials = Trials()
     for family in arguments.families:
-        for name, contender in contenders.items():
-            for updates in arguments.updates:
+        trials = Trials()
+        for updates in arguments.updates:
+            for name, contender in taking_part(contenders, updates).items():
                 cell = f"{name}/{updates}/{family}"
                 if len(scores.get(cell, {"end": ()})["end"]) >= count:
                     continue
@@ -42,22 +48,22 @@ def scores_of(contenders: dict[str, Contender], arguments: argparse.Namespace) -
 
 
 def report(scores: dict, contenders: dict[str, Contender], arguments: argparse.Namespace) -> None:
+    """Prints the mean scores, other -> first, and the paired differences, first - other."""
     for updates in arguments.updates:
         for measure in ("end", "area"):
-
-            def by_family(name: str, families: list[str]) -> dict:
-                return {f: scores[f"{name}/{updates}/{f}"][measure] for f in families}  # noqa: B023
-
-            print(f"\n{measure} of lives of {updates} updates, minus {arguments.first}")
-            for name in contenders:
+            print(f"\n{measure} of lives of {updates} updates: {arguments.first} minus the others")
+            for name in taking_part(contenders, updates):
                 if name == arguments.first:
                     continue
                 for families in [*([f] for f in arguments.families), arguments.families]:
-                    both = by_family(name, families), by_family(arguments.first, families)
+                    both = [
+                        {f: scores[f"{n}/{updates}/{f}"][measure] for f in families}
+                        for n in (arguments.first, name)
+                    ]
                     means = [sum(sum(x) / len(x) for x in s.values()) / len(s) for s in both]
                     label = families[0] if len(families) == 1 else "all"
                     print(
-                        f"{name:24s} {label:16s} {means[1]:.3f} -> {means[0]:.3f}  "
+                        f"{name:16s} {label:20s} {means[1]:.3f} -> {means[0]:.3f}  "
                         f"{difference(*both)}"
                     )
 
@@ -65,7 +71,7 @@ def report(scores: dict, contenders: dict[str, Contender], arguments: argparse.N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("contenders", help="JSON file")
-    parser.add_argument("--first", default="start", help="with which the others are compared")
+    parser.add_argument("--first", required=True, help="with which the others are compared")
     parser.add_argument("--families", nargs="+", default=list(FAMILIES))
     parser.add_argument("--split", choices=("train", "held_out"), default="train")
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 64), help="first, and how many")

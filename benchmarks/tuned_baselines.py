@@ -3,9 +3,10 @@
     python benchmarks/tuned_baselines.py ppo actor_critic muesli q_lambda lean \
         --updates 300 1000 --out tuned
 
-Each rule gets 24 random settings. All live on a few members of every family, the best quarter on
-more, and the best of those wins, once for each budget. What changes a program is drawn for four
-settings at once, since compiling takes longer than living; learning rates are drawn for each.
+Each rule gets 24 random settings, of which six keep the rule's own coefficients. All live on a few
+members of every family, the best quarter on more, and the best of those wins, once for each budget.
+What changes a program is drawn for six settings at once, since compiling takes longer than living;
+learning rates are drawn for each.
 `lean` is Muesli without its model, here with constant coefficients of its own.
 
 Results are kept as they come in OUT/scores.json, and a run that is stopped goes on where it was.
@@ -24,20 +25,26 @@ from paired_lives import STEPS_PER_UPDATE
 from discorl.discovery.trials import Contender, Tasks, Trials
 from discorl.rules.lean import GAINS, Lean
 
-SETTINGS, TOGETHER = 24, 4
+SETTINGS, TOGETHER = 24, 6
 FIRST_SEED = 500_000  # apart from the members that rules are discovered and tested on
-ON_POLICY = {"batch": 0, "replay_fraction": 0.0}  # the batch is the rollout
+ON_POLICY = {"batch": 4, "replay_fraction": 0.0}  # the batch is the rollout
 
 
 def draw(rule: str, number: int, folder: Path) -> Contender:
     """A random setting of a rule: what is compiled, and then the rest."""
     shared = np.random.default_rng([number // TOGETHER, *rule.encode()])
     own = np.random.default_rng([1000 + number, *rule.encode()])
-    # Lean agents share one program: their coefficients are data.
     low, high = (1e-3, 3e-2) if rule in ("ppo", "actor_critic") else (2e-3, 3e-2)
-    settings: dict = {"learning_rate": float(np.exp(own.uniform(np.log(low), np.log(high))))}
-    if rule == "lean":
+    settings: dict = {
+        "learning_rate": float(np.exp(own.uniform(np.log(low), np.log(high)))),
+        "schedule": ("constant", "cosine")[number // TOGETHER % 2],
+    }
+    if rule == "lean":  # its coefficients are data
+        if number < TOGETHER:
+            return Contender("lean", settings)
         return Contender(_lean(own, folder / f"lean-{number}.npz"), settings)
+    if number < TOGETHER:  # the rule's own settings
+        return Contender(rule, settings | (ON_POLICY if rule in ("ppo", "actor_critic") else {}))
     num_envs, unroll = ((4, 16), (8, 16), (4, 32), (2, 32))[shared.integers(4)]
     settings |= {"num_envs": num_envs, "unroll": unroll}
     settings["reward_scale"] = float(shared.choice([1.0, 1.0, 10.0]))
@@ -77,7 +84,7 @@ def main() -> None:
     parser.add_argument("rules", nargs="+")
     parser.add_argument("--families", nargs="+", default=list(FAMILIES))
     parser.add_argument("--updates", type=int, nargs="+", default=[300, 1000])
-    parser.add_argument("--tasks", type=int, nargs=2, default=(8, 48), help="of all, of the best")
+    parser.add_argument("--tasks", type=int, nargs=2, default=(4, 16), help="of all, of the best")
     parser.add_argument("--out", default="tuned")
     arguments = parser.parse_args()
     folder = Path(arguments.out)
@@ -100,7 +107,7 @@ def main() -> None:
 
     winners = {}
     for rule in arguments.rules:
-        trials = Trials(size=max(arguments.tasks[0], 8))
+        trials = Trials(size=arguments.tasks[0])
         for updates in arguments.updates:
             first = [mean_score(rule, i, updates, arguments.tasks[0]) for i in range(SETTINGS)]
             best = np.argsort(first)[::-1][: SETTINGS // 4]

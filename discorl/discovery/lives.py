@@ -14,16 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from discorl import envs
 from discorl.agent.assembly import make_learner
 from discorl.agent.config import AgentConfig
 from discorl.agent.optimiser import with_learning_rate
-from discorl.envs import Environment, Reference, references
+from discorl.envs import Environment, Reference, families, references
 from discorl.envs.families import Family, Split
 from discorl.rules.base import Rule
 from discorl.runs.metrics import EPISODES, RETURN
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.state import TrainState
-from discorl.types import Array, Key, Params, PyTree, validation
+from discorl.types import Array, Key, Params, PyTree, UserError, specs, validation
 
 BINS = 20  # parts of equal length in which the returns of a life are reported
 
@@ -85,6 +86,25 @@ class LoneTask:
     def reference(self, parameters: Array) -> Reference:
         """The two ends of the scale, the same for all lives."""
         return Reference(*(float(end) + 0 * parameters for end in self.scale))
+
+
+def family_or_task(env: str) -> Family | LoneTask:
+    """Builds what agents live in: a family, or one environment, a member of a family included.
+
+    Raises:
+        UserError: the environment is on the host.
+    """
+    spec = specs.parse(env)
+    is_member = bool({"seed", "split"} & spec.parameters.keys())
+    if spec.name in families.REGISTRY and not is_member:
+        return families.build(spec)
+    environment = envs.make(env)
+    if not isinstance(environment, Environment):
+        raise UserError(
+            f"{env} is on the host: expected environments written in JAX, in which whole lives "
+            "are one program; discovery by the method 'meta_gradient' takes others, too"
+        )
+    return LoneTask.of(environment)
 
 
 def _rows(tree: PyTree, chosen: np.ndarray) -> PyTree:

@@ -6,16 +6,13 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from discorl import envs
-from discorl.discovery.config import DiscoverConfig, Group
+from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.evolution import Evolution, EvolutionState, LifeGroup, part_of
-from discorl.discovery.lives import Lives, LoneTask
+from discorl.discovery.lives import Lives, family_or_task
 from discorl.discovery.population import Columns, Population, PopulationState
-from discorl.envs import Environment, families
-from discorl.envs.families import Family
 from discorl.rules import Rule
 from discorl.runs.metrics import EPISODES, RETURN, SCORE, known_mean
-from discorl.types import Key, Params, UserError, specs
+from discorl.types import Key, Params, specs
 
 Row = dict[str, float]
 
@@ -122,7 +119,9 @@ class Evolving:
         for group in config.groups():
             kind = group.env, group.agent, group.count
             if kind not in programs:
-                programs[kind] = Lives(_family(group), group.agent, rule, size=group.count)
+                programs[kind] = Lives(
+                    family_or_task(group.env), group.agent, rule, size=group.count
+                )
             rate = group.agent.optimiser.learning_rate
             groups.append(LifeGroup(group.name, programs[kind], rate))
         self.evolution = Evolution(
@@ -158,17 +157,3 @@ class Evolving:
         parts = sorted({part_of(path) for path, _ in jax.tree.leaves_with_path(shapes)})
         specs.require_known("part of the rule", named, parts)
         return {part: (rule.noise_scales.get(part) or 1.0) * (part in named) for part in parts}
-
-
-def _family(group: Group) -> Family | LoneTask:
-    spec = specs.parse(group.env)
-    is_member = bool({"seed", "split"} & spec.parameters.keys())
-    if spec.name in families.REGISTRY and not is_member:
-        return families.make(group.env)
-    environment = envs.make(group.env)
-    if not isinstance(environment, Environment):
-        raise UserError(
-            f"method is 'es', and {group.env} is on the host: expected environments written in "
-            "JAX, in which whole lives are one program, or the method 'meta_gradient'"
-        )
-    return LoneTask.of(environment)

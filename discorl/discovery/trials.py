@@ -11,9 +11,8 @@ import numpy as np
 from discorl import rules
 from discorl.agent.config import AgentConfig
 from discorl.discovery.evolution import LEAST_SCORE, MOST_SCORE
-from discorl.discovery.lives import Lives
-from discorl.envs import families
-from discorl.envs.families import Split
+from discorl.discovery.lives import Lives, family_or_task
+from discorl.envs.families import Family, Split
 from discorl.types import PyTree, settings
 
 # Small agents, on which lives are cheap.
@@ -51,7 +50,7 @@ class Contender:
 
 @dataclasses.dataclass(frozen=True)
 class Tasks:
-    """Members of a family by their seeds, each lived in once."""
+    """Members of a family by their seeds, each lived in once; or lives in one environment."""
 
     family: str
     seeds: Sequence[int]
@@ -72,7 +71,7 @@ class Trials:
         self._lives: dict[Any, Lives] = {}
 
     def scores(self, contender: Contender, tasks: Tasks, steps: int) -> dict[str, np.ndarray]:
-        """Scores of a contender's lives, 0 for random and 1 for optimal play.
+        """Scores of a contender's lives, 0 for random and 1 for optimal play; else returns.
 
         Args:
             contender: the rule and its agents.
@@ -101,13 +100,14 @@ class Trials:
         agent = settings.replace(contender.agent, learning_rate=1.0)
         key = family, rule, agent
         if key not in self._lives:
-            self._lives[key] = Lives(families.make(family), agent, rule, size=self._size)
+            self._lives[key] = Lives(family_or_task(family), agent, rule, size=self._size)
         return self._lives[key]
 
     def _clipped(self, lives: Lives, members: PyTree, returns: np.ndarray) -> np.ndarray:
         # A life in which no episode ends has earned nothing that is known of.
         scores = np.nan_to_num(lives.normalise(members, returns))
-        return np.clip(scores, LEAST_SCORE, MOST_SCORE)
+        scaled = isinstance(lives.family, Family)
+        return np.clip(scores, LEAST_SCORE, MOST_SCORE) if scaled else scores
 
 
 @dataclasses.dataclass(frozen=True)
