@@ -49,15 +49,8 @@ def parse(
 ) -> Arguments:
     """Parses the settings of a run, whose options are flat names: `--learning-rate`.
 
-    Args:
-        kind: a dataclass that may have others as parts.
-        default: the values of options that are not given; `--help` shows them.
-        arguments: the options.
-        program: what the command is called.
-        about: what it does.
-
-    Raises:
-        UserError: an option is called as in another library.
+    The default has the values of options that are not given, which `--help` shows. Options called
+    as in another library are refused.
     """
     other_names = settings.other_names(kind)
     for argument in arguments:

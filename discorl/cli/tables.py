@@ -26,14 +26,10 @@ def table(
     wrap: Collection[int] = (-1,),
     numeric: Collection[int] = (),
 ) -> str:
-    """A table in aligned columns that fits the terminal.
+    """A table in aligned columns that fits the terminal; a cell may have several lines.
 
-    Args:
-        rows: cells; those of a column may have lines of their own.
-        head: names of the columns, if it has a head.
-        wrap: which columns break into lines where there is no room for them; negative ones count
-            from the last.
-        numeric: which columns are set to the right.
+    `wrap` tells which columns break into lines where there is no room for them, negative ones
+    counting from the last, and `numeric` which are set to the right.
     """
     # Imported late: most of the time that `discorl` takes to answer is spent on imports.
     from rich.console import Console

@@ -83,12 +83,8 @@ def meta_gradient_of(
 ) -> MetaGradient:
     """How an agent's windows are differentiated.
 
-    Args:
-        config: of the discovery.
-        agent: settings of the agent, whose torso the meta-value function has, too.
-        learner: the agent's.
-        observation: shapes and dtypes of one observation, a single frame if frames are stacked.
-        prepare: what is done to observations first.
+    The meta-value function has the agent's torso. The observation is a single frame if frames are
+    stacked.
     """
     meta_value = MetaValue(
         frames.stacked(observation, agent.frame_stack),
@@ -148,12 +144,7 @@ class Agents:
         return CompiledAgent(self._validation_agent, self._tasks.environment(task), self.learner)
 
     def begin(self, key: Key, lives: Array) -> AgentState:
-        """A new life: a task, an agent that knows nothing, and a budget of experience.
-
-        Args:
-            key: random key; used up.
-            lives: [] int32, lives before this one.
-        """
+        """A new life: a task, an agent that knows nothing, and a budget of experience."""
         key, task_key, training_key, validation_key, value_key, budget_key = jax.random.split(
             key, 6
         )

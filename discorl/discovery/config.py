@@ -34,11 +34,7 @@ class TaskConfig:
         object.__setattr__(self, "agent", given)
 
     def agent_like(self, default: AgentConfig) -> AgentConfig:
-        """One of its agents.
-
-        Args:
-            default: the agent that the others are like.
-        """
+        """One of its agents, which is like the default but for what is set here."""
         try:
             return settings.replace(default, **self.agent)
         except UserError as error:
@@ -247,11 +243,7 @@ class DiscoverConfig:
         )
 
     def groups(self) -> list[Group]:
-        """The groups of agents, with one for each size where an environment has ranges of sizes.
-
-        Raises:
-            UserError: a setting of an environment or of its agents is not accepted.
-        """
+        """The groups of agents, with one for each size where an environment has ranges of sizes."""
         names: dict[str, list[AgentConfig]] = {}
         groups = []
         for entry in self.population:

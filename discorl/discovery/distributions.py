@@ -25,14 +25,7 @@ def spread(env: str, agents: int) -> list[Share]:
 
     Several ranges stand for all their combinations, in the order of the text, the last range the
     quickest. Where there are more of them than agents, every agent gets one of its own, from the
-    first to the last at even distances.
-
-    Args:
-        env: an environment such as `grid:size=4..6`; one without ranges of sizes has one share.
-        agents: how many there are, at least 1.
-
-    Raises:
-        UserError: a setting of a family is not accepted.
+    first to the last at even distances. An environment without ranges of sizes has one share.
     """
     ranges = _ranges_of_sizes(env)
     if not ranges:

@@ -116,12 +116,9 @@ class Evolution:
     ) -> None:
         """Prepares the programs.
 
-        Args:
-            groups: where the agents live.
-            config: the settings.
-            generations: of the whole run, over which noise and steps are laid out.
-            scales: of perturbations and steps, by the first name in the path of a part of `eta`; 1
-                where nothing is said, and 0 for parts that stay as they are.
+        Noise and steps are laid out over all `generations`. `scales` are those of perturbations and
+        steps, by the first name in the path of a part of `eta`; 1 where nothing is said, and 0 for
+        parts that stay as they are.
         """
         for group in groups:
             if group.lives.size % 2:
@@ -152,11 +149,7 @@ class Evolution:
         )
 
     def step(self, state: EvolutionState) -> tuple[EvolutionState, dict[str, float]]:
-        """One generation: every group lives, and the parameters move.
-
-        Returns:
-            the new state; metrics.
-        """
+        """One generation: every group lives, and the parameters move."""
         config, generation = self.config, int(state.generation)
         decay = config.decay(generation / self._generations)
         spreads = np.array(state.spreads)
@@ -190,11 +183,7 @@ class Evolution:
         return state, {name: float(x) for name, x in moved.items()} | self._metrics(rows)
 
     def _metrics(self, rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """Metrics by the names of groups, and the score over all, in which families count equally.
-
-        Args:
-            rows: of each group.
-        """
+        """Metrics by the names of groups, and the score over all: families count equally."""
         names = [group.name for group in self.groups]
         metrics = {SCORE: float(self._weights @ [row[SCORE] for row in rows])}
         for name in dict.fromkeys(names):
@@ -244,9 +233,8 @@ class Evolution:
     def _gradient_of(self, perturbations: Params, advantage: Array) -> tuple[Params, Params]:
         """Estimates from either half of the pairs, to be averaged.
 
-        Args:
-            perturbations: leaves [P, ...].
-            advantage: of the first life of each pair over the second, [P].
+        Perturbations have leaves [P, ...]. The advantage, [P], is that of the first life of each
+        pair over the second.
         """
         half = advantage.shape[0] // 2
 

@@ -49,18 +49,7 @@ class HostAgents:
         environment: HostEnvironment,
         number: int,
     ) -> None:
-        """Binds.
-
-        Args:
-            group: the agents.
-            config: of the discovery.
-            rule: that is discovered.
-            environment: in which they all live.
-            number: of the group, from which seeds are derived.
-
-        Raises:
-            UserError: windows would overlap.
-        """
+        """Binds; seeds are derived from the number of the group."""
         if config.updates_per_meta_step < config.window:
             raise UserError(
                 f"stride is {config.stride}, and {environment.name} is on the host, where no "
@@ -94,12 +83,7 @@ class HostAgents:
     # --- pure functions of one agent --------------------------------------------------------------
 
     def begin(self, key: Key, lives: Array) -> AgentState:
-        """A new life: an agent that knows nothing, and a budget of experience.
-
-        Args:
-            key: random key; used up.
-            lives: [] int32, lives before this one.
-        """
+        """A new life: an agent that knows nothing, and a budget of experience."""
         key, training_key, value_key, budget_key = jax.random.split(key, 4)
         budget = draw_lifetime(budget_key, self._config.lifetimes)
         lifetime = updates_within(self._agent.config, budget)
@@ -119,17 +103,9 @@ class HostAgents:
         fresh: Trajectory,
         steps: Array,
     ) -> tuple[ReplayState | None, AgentState, tuple[Update, Metrics]]:
-        """Takes in a rollout and makes an update.
+        """Takes in a rollout, [T, E], of so many steps and makes an update.
 
-        Args:
-            replay: the agent's.
-            agent: the agent, without its replay.
-            eta: the rule's parameters.
-            fresh: the rollout, [T, E].
-            steps: [] int32, taken in its environments.
-
-        Returns:
-            replay; the agent; a record of the update, and its metrics.
+        Replay is apart from the agent. Returns both, a record of the update, and its metrics.
         """
         before = agent.training
         key, replay_key = jax.random.split(before.key)
@@ -148,11 +124,7 @@ class HostAgents:
         updates: Sequence[Update],
         validation: Trajectory,
     ) -> tuple[Params, AgentState, Metrics]:
-        """Pulls the meta-gradient back through a window of updates.
-
-        Returns:
-            the meta-gradient; the agent; metrics.
-        """
+        """Pulls the meta-gradient back through a window of updates."""
         validation = scale_rewards(
             self._agent.config, validation
         )  # as the meta-value function learned
@@ -186,20 +158,7 @@ class HostAgents:
             self._actors.popitem()[1].close()
 
     def meta_step(self, eta: Params, state: HostStates) -> tuple[Params, HostStates, Metrics]:
-        """Every agent lives on for a window of updates, which is then differentiated.
-
-        With a stride above the window's length it makes more updates after that.
-
-        Args:
-            eta: the rule's parameters.
-            state: the agents; unlike with compiled groups, its arrays are not used up.
-
-        Returns:
-            meta-gradients, every leaf [agents, ...]; the new state; metrics, [agents] each.
-
-        Raises:
-            EnvironmentFailure: an environment failed; the state is as it was.
-        """
+        """See `AgentGroup`; updates beyond the window follow it."""
         try:
             return self._meta_step(eta, self._open(state))
         except BaseException:

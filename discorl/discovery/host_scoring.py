@@ -37,19 +37,9 @@ class HostScoring:
         self._learn = jax.jit(self._agent.learn, donate_argnums=0)
 
     def run(self, task: PyTree, keys: Key, eta: Params, updates: int) -> dict[str, np.ndarray]:
-        """Trains an agent for each key.
+        """Trains an agent for each key, [S], whose environments have their seeds from it, too.
 
-        Args:
-            task: (), for the environment is the one that this was made for.
-            keys: [S], random keys; the seeds of the environments are theirs, too.
-            eta: the rule's parameters.
-            updates: of each agent.
-
-        Returns:
-            mean returns and numbers of finished episodes, [S, updates].
-
-        Raises:
-            EnvironmentFailure: an environment failed.
+        The task is (). Returns mean returns and numbers of finished episodes, [S, updates].
         """
         del task
         agents = [self._begin(key, updates) for key in keys]

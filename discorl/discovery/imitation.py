@@ -53,11 +53,7 @@ class Imitators(Agents):
     """Agents that learn by a target made by hand, and say how the meta-network comes nearer."""
 
     def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
-        """Lives on for one update.
-
-        Returns:
-            the gradient of the distance between the targets; the new state; metrics.
-        """
+        """Lives on for one update; the gradient is that of the distance between the targets."""
         agent = self._learning_agent(state.task)
         training, batch, episodes = agent.collect(state.training)
         batch = frames.with_stacks(batch, agent.config.frame_stack)
@@ -81,20 +77,9 @@ class Imitators(Agents):
 
 
 def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Params:
-    """Teaches a meta-network the policy target that makes Muesli's update.
+    """Parameters to start from, with which a meta-network makes Muesli's policy target.
 
-    Args:
-        config: the settings of the discovery to come; its agents, all in JAX, are those to learn
-            from.
-        rule: the rule to be discovered.
-        eta: its parameters.
-        key: random key.
-
-    Returns:
-        parameters to start from.
-
-    Raises:
-        UserError: the user stopped it.
+    It is taught by the agents of the discovery to come, all in JAX.
     """
     fields = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
     config = dataclasses.replace(

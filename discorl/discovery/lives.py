@@ -128,13 +128,10 @@ class Lives:
     def __init__(
         self, family: Family | LoneTask, agent: AgentConfig, rule: Rule, *, size: int
     ) -> None:
-        """Prepares the program; the first run compiles it.
+        """Prepares the program, which the first run compiles.
 
-        Args:
-            family: whose members the agents live in.
-            agent: the agents; their learning rate is given to each life.
-            rule: that they learn by.
-            size: lives that are lived side by side, on as many devices as divide it.
+        Learning rates are given to each life. So many lives of the `size` are lived side by side,
+        on as many devices as divide it.
         """
         validation.integer("size", size, least=1)
         self.family, self.size = family, size
@@ -160,17 +157,9 @@ class Lives:
         learning_rates: Array | float,
         updates: int,
     ) -> Record:
-        """Lets agents live.
+        """Lets agents live, each with its eta, task and key: leaves [L, ...].
 
-        Args:
-            etas: the rule's parameters of each life, leaves [L, ...].
-            tasks: parameters of the members, leaves [L, ...].
-            keys: random keys, [L].
-            learning_rates: [L], or one for all.
-            updates: of every life.
-
-        Returns:
-            what they earned.
+        There is one learning rate, or one for each, [L].
         """
         count = keys.shape[0]
         rates = jnp.broadcast_to(jnp.asarray(learning_rates, jnp.float32), (count,))
@@ -191,17 +180,9 @@ class Lives:
     def program(
         self, etas: Params, tasks: PyTree, keys: Key, rates: Array, updates: Array
     ) -> tuple[Array, Array]:
-        """All lives of one call, to be compiled.
+        """All lives of one call, to be compiled; leaves of the arguments are [size, ...].
 
-        Args:
-            etas: leaves [size, ...].
-            tasks: leaves [size, ...].
-            keys: [size].
-            rates: learning rates, [size].
-            updates: [] int32.
-
-        Returns:
-            sums of returns and numbers of episodes, [size, BINS] each.
+        Returns sums of returns and numbers of episodes, [size, BINS] each.
         """
 
         def begin(task: PyTree, key: Key, rate: Array) -> TrainState:

@@ -63,17 +63,10 @@ class MetaGradient:
     ) -> tuple[Params, MetaValueState, Metrics]:
         """Pulls the gradient of the meta-loss back through a recorded window.
 
-        Args:
-            eta: the rule's parameters.
-            window: the updates, every leaf [N, ...].
-            learner: the agent after the last of them.
-            meta_value: the meta-value function after the last of them.
-            validation: experience of the updated agent, [T', B'].
-            kept: the meta-value function to go on with, if it is an earlier one.
-
-        Returns:
-            the meta-gradient, shaped like eta; the meta-value function to go on with, its moments
-            updated; metrics.
+        The leaves of the window are [N, ...]. Agent and meta-value function are those after the
+        last update, and `validation` is experience of the updated agent, [T', B']. Returns the
+        meta-gradient, shaped like eta; the meta-value function to go on with, `kept` if it is an
+        earlier one, its moments updated; and metrics.
         """
         count = jax.tree.leaves(window)[0].shape[0]
         validation = frames.with_stacks(validation, self.frame_stack)
@@ -120,17 +113,10 @@ class MetaGradient:
         batches: Trajectory,
         validation: Trajectory,
     ) -> tuple[Params, LearnerState, MetaValueState, Metrics]:
-        """Makes the updates of a window on given data, and differentiates them.
+        """Makes the updates of a window on given batches, [N, T, B], and differentiates them.
 
-        Args:
-            eta: the rule's parameters.
-            learner: the agent at the start of the window.
-            meta_value: its meta-value function.
-            batches: a batch for each update, [N, T, B].
-            validation: experience of the updated agent, [T', B'].
-
-        Returns:
-            the meta-gradient; the agent and its meta-value function after the window; metrics.
+        Returns the meta-gradient, the agent and its meta-value function after the window, and
+        metrics.
         """
 
         def step(carry: tuple, batch: Trajectory) -> tuple[tuple, Update]:

@@ -108,15 +108,10 @@ class MetaValue:
     def estimate(
         self, state: MetaValueState, trajectory: Trajectory, logits: Array
     ) -> tuple[Estimates, Array, MetaValueState]:
-        """Advantages of a batch, and the same normalised by moments that take it in first.
+        """Advantages of a batch, [T, B], and the same normalised by moments that take it in first.
 
-        Args:
-            state: the meta-value function.
-            trajectory: experience, [T, B].
-            logits: of the policy under evaluation, [T, B, A].
-
-        Returns:
-            estimates; normalised advantages, [T, B]; the state with its moments updated.
+        The logits are those of the policy under evaluation, [T, B, A]. Returns estimates,
+        normalised advantages, [T, B], and the state with its moments updated.
         """
         estimates = self._estimate(self._outputs(state.params, trajectory), trajectory, logits)
         state = self.take_in(state, trajectory, estimates)

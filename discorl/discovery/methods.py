@@ -27,13 +27,7 @@ class Method(Protocol):
         """The state before the first step: a pytree of arrays."""
 
     def step(self, state: Any) -> tuple[Any, Row, list[Row]]:
-        """Makes one step.
-
-        Args:
-            state: used up.
-
-        Returns:
-            the new state; metrics; metrics of each agent, if there are any.
+        """Makes one step; returns the new state, metrics, and those of each agent, if any.
 
         Raises:
             EnvironmentFailure: an environment on the host failed; the state is as it was.
@@ -47,11 +41,7 @@ class Method(Protocol):
 
 
 def make_method(config: DiscoverConfig, rule: Rule) -> Method:
-    """The method that the settings ask for.
-
-    Raises:
-        UserError: an environment or a setting does not fit the method.
-    """
+    """The method that the settings ask for."""
     return Evolving(config, rule) if config.method == "es" else MetaGradients(config, rule)
 
 

@@ -51,12 +51,8 @@ class AgentGroup(Protocol):
     def meta_step(self, eta: Params, state: Any) -> tuple[Params, Any, Metrics]:
         """Every agent lives on for a window, which is then differentiated.
 
-        Args:
-            eta: the rule's parameters.
-            state: of the group; used up, unless the group is on the host.
-
-        Returns:
-            meta-gradients, every leaf [agents, ...]; the new state; metrics, [agents] each.
+        The state is used up, unless the group is on the host. Meta-gradients have leaves [agents,
+        ...], metrics are [agents] each.
 
         Raises:
             EnvironmentFailure: an environment on the host failed; the state is as it was.
@@ -150,11 +146,7 @@ class Population:
     def meta_step(self, state: PopulationState) -> tuple[PopulationState, Columns, Columns]:
         """Every agent lives on for a window; the rule moves; those whose life is over begin anew.
 
-        Args:
-            state: the population; its arrays are used up.
-
-        Returns:
-            the new state; metrics of the whole; metrics of each agent, [agents].
+        The state is used up. Returns metrics of the whole and of each agent, [agents].
 
         Raises:
             EnvironmentFailure: an environment on the host failed; the state is as it was.
@@ -182,9 +174,7 @@ class Population:
     def restart(self, state: PopulationState, agents: Sequence[int]) -> PopulationState:
         """Lets agents begin a new life; nothing is left of the old one but their meta-Adam.
 
-        Args:
-            state: the population; the arrays of the agents' groups are used up.
-            agents: their numbers, counted through all groups.
+        They are counted through all groups, whose arrays are used up.
         """
         groups = list(state.groups)
         places = [(g, i) for g, count in enumerate(self.counts) for i in range(count)]
@@ -203,18 +193,10 @@ class Population:
     ) -> tuple[Params, PyTree, Array, Metrics, Array]:
         """Moves the rule by the agents' meta-gradients, every leaf [agents, ...].
 
-        A meta-gradient that is not finite, or too large, is left out: it changes neither the rule
-        nor its agent's Adam.
-
-        Args:
-            eta: the rule's parameters.
-            optimizers: state of the Adams, or of the only one.
-            dropped: [agents], meta-gradients left out so far.
-            gradients: the meta-gradients.
-
-        Returns:
-            the moved parameters; the Adams; the count of those left out; metrics of the whole;
-            the norm of each meta-gradient, [agents].
+        A meta-gradient that is not finite, or too large, is left out and counted in `dropped`,
+        [agents]: it changes neither the rule nor its agent's Adam. Returns the moved parameters;
+        the Adams; the count of those left out; metrics of the whole; the norm of each
+        meta-gradient.
         """
         norms = jax.vmap(optax.tree.norm)(gradients)
         kept = jnp.isfinite(norms) & (norms <= self.config.max_meta_gradient)

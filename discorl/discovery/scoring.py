@@ -70,11 +70,7 @@ class Scoring:
             self._programs[name] = programs[kind]
 
     def __call__(self, eta: Params) -> Score:
-        """Scores a rule by its parameters.
-
-        Raises:
-            EnvironmentFailure: an environment on the host failed.
-        """
+        """Scores a rule by its parameters."""
         returns, scores = {}, {}
         for name, environment in self._environments.items():
             metrics = self._programs[name].run(_task(environment), self._keys, eta, self._updates)

@@ -35,13 +35,7 @@ def starting_rule(
 ) -> tuple[Rule, Params]:
     """The rule that discovery starts from, and its parameters, before any imitation.
 
-    Args:
-        config: the settings; a rule that they name brings its own sizes and bins.
-        file: file of that rule, in place of where it would be looked for.
-        rule: a rule as an object, in place of the one that the settings name.
-
-    Raises:
-        UserError: the rule has no parameters, or a setting is for another kind of rule.
+    A rule that the settings name brings its own sizes and bins.
     """
     start = config.start
     if start == IMITATED and file is not None:
@@ -70,16 +64,7 @@ def starting_rule(
 
 
 def check_start(config: DiscoverConfig, rule: Rule, host_environments: Sequence[str]) -> None:
-    """Refuses a start that does not go with the rule or with the environments.
-
-    Args:
-        config: the settings.
-        rule: from `starting_rule`.
-        host_environments: those of the population that are on the host.
-
-    Raises:
-        UserError: names the setting that does not fit.
-    """
+    """Refuses a start that does not go with the rule or with the environments."""
     if not isinstance(rule, Disco):
         misplaced = {"start": config.start == IMITATED, "without": config.without != "none"}
         for name in (name for name, given in misplaced.items() if given):

@@ -71,15 +71,9 @@ class Trials:
         self._lives: dict[Any, Lives] = {}
 
     def scores(self, contender: Contender, tasks: Tasks, steps: int) -> dict[str, np.ndarray]:
-        """Scores of a contender's lives, 0 for random and 1 for optimal play; else returns.
+        """Scores of a contender's lives, 0 for random and 1 for optimal play: [N] each.
 
-        Args:
-            contender: the rule and its agents.
-            tasks: where they live.
-            steps: environment steps of each life.
-
-        Returns:
-            "end", the last tenth of each life, and "area", the mean over it: [N] each.
+        "end" is the last tenth of each life, and "area" the mean over it.
         """
         rule, eta = rules.load(contender.rule, discount=contender.agent.discount)
         lives = self._of(contender, rule, tasks.family)
@@ -125,14 +119,9 @@ class Difference:
 def difference(
     first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray], seed: int = 0
 ) -> Difference:
-    """The mean over families of first minus second, paired by task.
+    """The mean over families of first minus second, scores [N] by family, paired by task.
 
     The interval is a bootstrap over the tasks of each family; families are as they are.
-
-    Args:
-        first: scores by family, [N] each.
-        second: of the same tasks.
-        seed: of the bootstrap.
     """
     generator = np.random.default_rng(seed)
     paired = [np.asarray(first[family]) - np.asarray(second[family]) for family in first]

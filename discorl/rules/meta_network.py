@@ -129,15 +129,8 @@ def embed(nets: Sequence[Sequence[Params]], logits: Array) -> Array:
 def _action_block(block: Params, per_action: Array, shared: Array | None = None) -> Array:
     """Dense layer on each action's vector joined with the mean over actions, then ReLU.
 
-    An action's vector is concat[shared, per_action]; the shared part is multiplied only once.
-
-    Args:
-        block: the layer, on twice the width of an action's vector.
-        per_action: [T, B, A, C].
-        shared: what is the same for all actions, [T, B, S], or None.
-
-    Returns:
-        [T, B, A, channels].
+    An action's vector is concat[shared, per_action], [T, B, S] and [T, B, A, C]; the shared part is
+    multiplied only once. Returns [T, B, A, channels].
     """
     own, mean = jnp.split(block["w"], 2, axis=0)
     width = own.shape[0] - per_action.shape[-1]
@@ -178,18 +171,7 @@ def _common_action_inputs(inputs: Inputs) -> tuple[Array, Array]:
 def _features(
     inputs: Inputs, own: slice, policy_net: Sequence[Params], common: Array, around: tuple
 ) -> tuple[Array, Array]:
-    """All features of one half.
-
-    Args:
-        inputs: what the meta-network reads.
-        own: this half's part of the embeddings.
-        policy_net: this half's action blocks.
-        common: from `_common_features`.
-        around: from `_common_action_inputs`.
-
-    Returns:
-        features, [T, B, F]; the per-action embedding e, [T, B, A, C].
-    """
+    """All features of one half, [T, B, F], and the per-action embedding e, [T, B, A, C]."""
     pi = jax.lax.stop_gradient(inputs.pi)[..., None]
     features = [common, _pair(inputs.y[..., own]), _pair(inputs.y_target[..., own])]
     for z in (inputs.z[..., own], inputs.z_target[..., own]):

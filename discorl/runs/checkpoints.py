@@ -51,12 +51,7 @@ class _Spec:
 
 
 def save(path: str | os.PathLike[str], tree: PyTree) -> None:
-    """Writes a tree to a file, atomically.
-
-    Args:
-        path: the npz file to write or replace.
-        tree: any pytree whose leaves are jax or numpy arrays, PRNG keys or Python numbers.
-    """
+    """Writes a tree of jax or numpy arrays, PRNG keys and Python numbers to a file, atomically."""
     leaves, _ = _named_leaves(tree)
     specs = {name: _spec(name, leaf) for name, leaf in leaves.items()}
 
@@ -70,18 +65,12 @@ def save(path: str | os.PathLike[str], tree: PyTree) -> None:
 
 
 def restore(path: str | os.PathLike[str], template: PyTree, part: str = "") -> PyTree:
-    """Reads a tree back, or a part of it.
+    """Reads a tree back, or a part of it, with the template's structure.
 
-    Args:
-        path: a file that `save` wrote.
-        template: a tree like the one saved; leaves may be `jax.ShapeDtypeStruct`. A leaf comes
-            back as the kind the template has there: numpy, Python number, or else a jax array,
-            placed like the template's if that was placed on purpose.
-        part: path to the part that the template is like, such as `.learner.params`; by default the
-            whole tree. Nothing else is read.
-
-    Returns:
-        the saved tree, with the template's structure.
+    The template is like the tree that was saved; its leaves may be `jax.ShapeDtypeStruct`. A leaf
+    comes back as the kind the template has there: numpy, Python number, or else a jax array, placed
+    like the template's if that was placed on purpose. `part` is the path to the part that the
+    template is like, such as `.learner.params`; nothing else is read.
 
     Raises:
         DamagedCheckpoint: the file cannot be read whole.

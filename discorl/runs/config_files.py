@@ -10,11 +10,7 @@ from discorl.types import UserError
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The table of a TOML file.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """The table of a TOML file."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -25,14 +21,9 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_settings(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
-    """Settings for a run.
+    """Settings for a run of a kind, such as "train".
 
-    Args:
-        path: a TOML file, a run directory, or the config.json of one.
-        kind: of the run to be made, such as "train".
-
-    Raises:
-        UserError: it is none of these, or a run of another kind.
+    They come from a TOML file, a run directory, or the config.json of one.
     """
     file = Path(path)
     if file.suffix == ".toml":

@@ -36,19 +36,9 @@ def learning_curve(
     """Draws one metric against another as a PNG.
 
     One seed is drawn as its running mean over the raw values, several as the mean of their running
-    means in the band from the lowest to the highest.
-
-    Args:
-        path: the file to write, atomically.
-        metrics: columns as `Run.metrics` gives them, with "update" and possibly "seed". NaN in `y`
-            says that there is no value at that update.
-        title: written above.
-        x: column along the horizontal axis.
-        y: column along the vertical axis.
-        window: updates to take the running mean over; by default a twentieth of them all.
-
-    Raises:
-        UserError: the metrics lack a column that is to be drawn.
+    means in the band from the lowest to the highest. The columns are those of `Run.metrics`; NaN in
+    `y` says that there is no value at that update. By default the running mean is taken over a
+    twentieth of all updates.
     """
     for name in ("update", x, y):
         if metrics and name not in metrics:
@@ -85,12 +75,6 @@ def discovery_curve(
     The panels: returns of the population's agents by environment, and the score of the rule with
     fresh agents; the meta-gradient's norm, and how far the agents' meta-gradients agree; entropies
     of the agents' policies and of the rule's targets for them, and the parts of the meta-loss.
-
-    Args:
-        path: the file to write, atomically.
-        metrics: columns of the population's metrics; see `panels.of_discovery`.
-        evaluations: columns of the evaluations.
-        title: written above.
     """
     figure = Figure(figsize=(12, 10), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)

@@ -59,16 +59,10 @@ class Run:
         kind: str = "train",
         copies: Mapping[str, Path | None] | None = None,
     ) -> Self:
-        """Makes a new run directory.
+        """Makes a new run directory, which must not hold a run already.
 
-        Args:
-            path: where; it must not hold a run already.
-            config: everything the run depends on, as JSON can hold it.
-            kind: which command the run belongs to.
-            copies: files to copy into the run, by their names in it, so that it stands alone.
-
-        Raises:
-            UserError: there is a run already, or the directory cannot be made.
+        `config` is everything the run depends on, as JSON can hold it. `copies` are files to copy
+        into the run, by their names in it, so that it stands alone.
         """
         path = Path(path)
         described = json.dumps({"kind": kind, "config": dict(config)}, indent=2)
@@ -97,15 +91,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> Self:
-        """Opens a run that exists, to resume it or to look at it.
-
-        Args:
-            path: the run directory.
-            read_only: whether only to read; then another process may be writing meanwhile.
-
-        Raises:
-            UserError: there is no run, or another process is writing it.
-        """
+        """Opens a run that exists, to resume it or only to read it."""
         path = Path(path)
         if not (path / "config.json").is_file():
             raise UserError(f"{path} is not a run directory: it has no config.json")
@@ -131,14 +117,11 @@ class Run:
         self.config = dict(config)
 
     def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
-        """Appends rows to a table and to TensorBoard.
+        """Appends rows to a table, kept in `TABLE.csv`, and to TensorBoard.
 
-        Args:
-            rows: numbers by column. Every row of a table has the columns of the first one, among
-                them "update" and, if TensorBoard is to go along it, "global_step". NaN says that
-                there is nothing to report. Rows with a column "seed" or "agent" go to one
-                TensorBoard folder for each.
-            table: name of the table, kept in `TABLE.csv`.
+        Every row of a table has the columns of the first one, among them "update" and, if
+        TensorBoard is to go along it, "global_step". NaN says that there is nothing to report. Rows
+        with a column "seed" or "agent" go to one TensorBoard folder for each.
         """
         self._check_writable()
         with _full_disk_reported(self.path, f"the last rows of {table}.csv are missing"):
@@ -146,13 +129,7 @@ class Run:
             self._tensorboard.append(rows, table)
 
     def save(self, update: int, state: PyTree, *, keep: int = 2) -> None:
-        """Writes a checkpoint, then deletes the ones it makes superfluous.
-
-        Args:
-            update: the last update that the state includes.
-            state: a pytree as `checkpoints.save` takes it.
-            keep: how many of the newest checkpoints remain.
-        """
+        """Writes a checkpoint of an update, then deletes all but the newest `keep`."""
         self._check_writable()
         present = self.checkpoint_updates()
         if present and update < present[-1]:
@@ -172,20 +149,11 @@ class Run:
             self._checkpoint(superfluous).unlink()
 
     def restore(self, template: PyTree, part: str = "") -> tuple[int, PyTree] | None:
-        """Goes back to the newest checkpoint that reads back whole.
+        """The update and state of the newest checkpoint that is whole; None without any.
 
         Later metrics are cut off, unless the run is open for reading only. A damaged checkpoint is
-        set aside with a warning, and the one before taken.
-
-        Args:
-            template: a tree like the saved state, see `checkpoints.restore`.
-            part: path to the part of the state that the template is like; by default all of it.
-
-        Returns:
-            the checkpoint's update and state, or None if the run has no checkpoint yet.
-
-        Raises:
-            UserError: every checkpoint is damaged, or the newest is of another state.
+        set aside with a warning, and the one before taken. See `checkpoints.restore` for the
+        arguments.
         """
         damages = []
         for update in reversed(self.checkpoint_updates()):
@@ -259,14 +227,7 @@ class Run:
 
 
 def check_source(config: Any, given: Mapping[str, Any], *, out: Any, resume: Any) -> None:
-    """Refuses a run whose settings would come from several places.
-
-    Args:
-        config: all settings, or None.
-        given: single ones; empty if there are none.
-        out: the run directory to make, or None.
-        resume: the run directory to go on with, or None.
-    """
+    """Refuses a run whose settings would come from several places."""
     if sum(x is not None for x in (config, resume, given or None)) > 1:
         raise UserError("give one of config, resume and single settings, not several of them")
     if resume is not None and out is not None:
@@ -274,18 +235,10 @@ def check_source(config: Any, given: Mapping[str, Any], *, out: Any, resume: Any
 
 
 def config_of(run: Run, kind: type[Config], values: Mapping[str, Any] | None = None) -> Config:
-    """The configuration of a run.
+    """The configuration of a run, by default from all of its settings.
 
     Settings that an earlier version of discorl did not have get their defaults: a setting that is
     added must do by default what was done before.
-
-    Args:
-        run: the run.
-        kind: the dataclass that its settings are to become.
-        values: the settings, if they are only some of `run.config`.
-
-    Raises:
-        UserError: the run is of another version, with settings that this one does not have.
     """
     try:
         return settings.build(kind, run.config if values is None else values)

@@ -35,10 +35,6 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
 
     The new content is on the disk before it takes the name, so this also holds across a power cut.
     If anything fails, the old file stands and nothing else is left behind.
-
-    Args:
-        path: the file to write; its folder must exist.
-        write: writes the content to the open binary file it is given.
     """
     path = Path(path)
     # Not `tempfile`: its files are private to the user, and many of ours are made to be shared.
@@ -65,16 +61,10 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> None:
 
 
 def lock(path: str | os.PathLike[str], *, wait: bool) -> BinaryIO:
-    """Takes a lock that the system frees even if the process is killed.
+    """Takes a lock that the system frees even if the process is killed; closing it lets go.
 
-    Where the file system has no locks, a warning is all there is.
-
-    Args:
-        path: the file that stands for the lock; it is made if absent, and stays.
-        wait: whether to wait for the process that holds the lock.
-
-    Returns:
-        what holds the lock until it is closed.
+    Where the file system has no locks, a warning is all there is. The file that stands for the lock
+    is made if absent, and stays.
 
     Raises:
         BlockingIOError: another process holds the lock, and `wait` is false.

@@ -53,10 +53,9 @@ def known_mean(values: np.ndarray) -> np.ndarray:
 
 
 def by_seed(columns: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
-    """One column along another, by seed or agent.
+    """One column along another: the place of each update, [U], and values by seed or agent, [S, U].
 
-    Returns:
-        the place of each update, [U], and the values of each seed there, [S, U], NaN for none.
+    There is NaN where there is no value.
     """
     if y not in columns or not len(columns["update"]):
         return np.zeros(0), np.zeros((0, 0))
@@ -71,9 +70,7 @@ def by_seed(columns: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndarr
 def recent_return(columns: Mapping[str, np.ndarray], seed: int | None = None) -> float:
     """Mean return per episode over the last tenth of the updates; NaN if no episode ended.
 
-    Args:
-        columns: the table of metrics.
-        seed: whose; by default of all together.
+    It is that of one seed, by default of all together.
     """
     if RETURN not in columns or not len(columns["update"]):
         return math.nan

@@ -42,11 +42,7 @@ class Archive:
 def read(path: str | os.PathLike[str]) -> Archive:
     """Reads a whole file that may come from anywhere; nothing in it is ever executed.
 
-    Args:
-        path: an npz file; an array called `metadata` must be the bytes of a JSON object.
-
-    Raises:
-        UserError: the file is absent, too large, damaged, or no npz file; the message names it.
+    An array called `metadata` must be the bytes of a JSON object.
     """
     with naming(path):
         content = _read_bytes(Path(path))
@@ -67,13 +63,7 @@ def write(
 ) -> None:
     """Writes a file that `read` and numpy read back; a failure leaves the old one.
 
-    Args:
-        path: the file to write or replace.
-        arrays: arrays by name, in the order to write them; none is called `metadata`.
-        metadata: a JSON object to keep beside the arrays; if empty there will be none.
-
-    Raises:
-        UserError: the metadata is not JSON, or the file cannot be written.
+    No array is called `metadata`, under which a JSON object is kept beside the arrays.
     """
     with naming(path):
         members = {**arrays, METADATA: _encode(metadata)} if metadata else arrays

@@ -33,11 +33,7 @@ class Panel:
 
 
 def of_discovery(names: Iterable[str]) -> tuple[Panel, ...]:
-    """The six panels of a discovery, by meta-gradients or by evolution.
-
-    Args:
-        names: the columns of its table of metrics.
-    """
+    """The six panels of a discovery, by meta-gradients or by evolution."""
     columns = list(names)
     by_evolution = any(name.startswith("meta/spread/") for name in columns)
     return _of_evolution(columns) if by_evolution else _of_meta_gradients(columns)

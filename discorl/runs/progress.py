@@ -41,14 +41,7 @@ class Progress:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Starts at nothing done.
-
-        Args:
-            total: how many units there are in all.
-            unit: what is counted, in the plural.
-            stream: the terminal or file; by default the standard error.
-            clock: tells the seconds.
-        """
+        """Starts at nothing done."""
         self._total = total
         self._unit = unit
         self._stream = sys.stderr if stream is None else stream

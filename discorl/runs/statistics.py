@@ -87,9 +87,7 @@ AGGREGATES = {
 def probability_of_improvement(scores_x: np.ndarray, scores_y: np.ndarray) -> np.ndarray:
     """Chance that a run of X beats one of Y on a random task, ties counting half: [...].
 
-    Args:
-        scores_x: [..., runs of X, tasks].
-        scores_y: [..., runs of Y, tasks], of the same tasks.
+    Scores are [..., runs, tasks], of the same tasks.
     """
     runs = scores_x.shape[-2]
     total = np.zeros(scores_x.shape[:-2])
@@ -111,14 +109,7 @@ def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 def estimate(
     statistic: Statistic, scores: np.ndarray, *, seed: int = 0, samples: int = SAMPLES
 ) -> Estimate:
-    """A statistic of scores with its bootstrap interval.
-
-    Args:
-        statistic: takes [..., runs, tasks] and returns [..., *shape].
-        scores: [runs, tasks].
-        seed: of the bootstrap.
-        samples: of the bootstrap.
-    """
+    """A statistic of scores, [runs, tasks], with its bootstrap interval."""
     return _estimate(lambda drawn: statistic(drawn[0]), (scores,), seed, samples)
 
 
@@ -137,17 +128,9 @@ def estimate_improvement(
 
 
 def efficiency_curve(scores: np.ndarray, *, seed: int = 0, samples: int = SAMPLES) -> Estimate:
-    """Interquartile mean at each of a number of points in time, with its interval.
+    """Interquartile mean at each of a number of points in time, with its interval: arrays [points].
 
-    A run is drawn with its whole curve.
-
-    Args:
-        scores: [points, runs, tasks].
-        seed: of the bootstrap.
-        samples: of the bootstrap.
-
-    Returns:
-        arrays [points].
+    Scores are [points, runs, tasks]. A run is drawn with its whole curve.
     """
     by_run = np.moveaxis(scores, 0, -1)  # [runs, tasks, points]
 

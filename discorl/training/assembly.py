@@ -71,9 +71,6 @@ def check_environment(environment: Environment | HostEnvironment, name: str) -> 
     """Refuses an environment of somebody's own that is not what it declares to be.
 
     Nothing is compiled for that. discorl's own are left out: to trace the largest takes seconds.
-
-    Raises:
-        UserError: what it declares is wrong, or not what it does.
     """
     if type(environment).__module__.partition(".")[0] == "discorl":
         return
@@ -94,15 +91,7 @@ def load_trainer(
 ) -> Trainer:
     """Makes the trainer of an existing run again.
 
-    Args:
-        run: the run.
-        environment: the environment, if the run was given one as an object.
-        network: the network, likewise.
-        rule: the rule, likewise.
-        programs: compiled for other runs.
-
-    Raises:
-        UserError: the run is of another kind or version, or needs an object that is not given.
+    Environment, network and rule have to be given again if the run was given them as objects.
     """
     if run.kind != "train":
         raise UserError(f"{run.path} holds a run of `{run.kind}`; expected one of `train`")

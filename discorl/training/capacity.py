@@ -29,15 +29,7 @@ def available() -> int | None:
 
 
 def check_replay(config: TrainConfig, replay: ReplayState | None) -> None:
-    """Refuses a replay that is larger than the memory that can be had.
-
-    Args:
-        config: the run's settings.
-        replay: its replay as arrays or as `jax.ShapeDtypeStruct`, of all seeds.
-
-    Raises:
-        UserError: it does not fit.
-    """
+    """Refuses a replay, of all seeds, that is larger than the memory that can be had."""
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(replay))
     free = available()
     if free is None or size <= free:

@@ -14,11 +14,8 @@ def flops(function: Callable, *arguments: Any) -> float:
     """Operations of a function's matrix products and convolutions; all others are left out.
 
     XLA's own count takes the body of a loop once, however often it runs. Here a scan counts as
-    often as it is long. A loop whose length only the data decide counts once.
-
-    Args:
-        function: what to count; it is traced, not run.
-        *arguments: arrays, or their shapes and dtypes.
+    often as it is long. A loop whose length only the data decide counts once. The function is
+    traced, not run, so shapes and dtypes will do as arguments.
     """
     return _count(jax.make_jaxpr(function)(*arguments).jaxpr)
 

@@ -22,20 +22,9 @@ def load_params(
     network: NetworkFactory | None = None,
     rule: rules.Given | None = None,
 ) -> tuple[Trainer, int, Params]:
-    """The newest parameters of the agents of a training run.
+    """A run's trainer, the updates made, and the newest parameters of its agents.
 
-    Args:
-        run: the run directory.
-        environment: the environment, if the run was given one as an object.
-        network: the network, likewise.
-        rule: the rule, likewise.
-
-    Returns:
-        the run's trainer; updates made; parameters of the network, [seeds, ...] if there are
-        several.
-
-    Raises:
-        UserError: this is not the directory of a training run, or it has no checkpoint yet.
+    See `load_trainer` for the arguments.
     """
     with Run.open(run, read_only=True) as opened:
         trainer = load_trainer(opened, environment, network, rule)

@@ -45,15 +45,9 @@ class Policy:
 
     @classmethod
     def of(cls, trainer: Trainer, params: Params, seed: int | None = None) -> "Policy":
-        """The policy of one of a trainer's agents.
+        """The policy of one of a trainer's agents, by default the first.
 
-        Args:
-            trainer: of the agents.
-            params: of all of them; with several seeds, every leaf has a leading axis.
-            seed: which of them; by default the first.
-
-        Raises:
-            UserError: no agent has this seed.
+        With several seeds, every leaf of the parameters has a leading axis.
         """
         first, count = trainer.config.seed, trainer.config.seeds
         if seed is None:

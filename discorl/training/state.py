@@ -27,16 +27,9 @@ class TrainState:
 def add_and_sample(
     agent: AgentConfig, buffer: ReplayState | None, fresh: Trajectory, key: Key
 ) -> tuple[ReplayState | None, Trajectory]:
-    """Adds a rollout to replay and draws a batch to learn from.
+    """Adds a rollout, [T, E], to replay and draws a batch, [T, B]; returns both.
 
-    Args:
-        agent: sizes of the batch, and the scale of its rewards.
-        buffer: replay; None: the batch is the rollout.
-        fresh: the rollout, [T, E]; with single frames if frames are stacked.
-        key: randomness of the sample.
-
-    Returns:
-        replay; the batch, [T, B], with single frames like the rollout.
+    Without replay the batch is the rollout. Both have single frames if frames are stacked.
     """
     batch = fresh
     if buffer is not None:

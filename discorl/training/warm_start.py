@@ -16,15 +16,8 @@ from discorl.types import UserError
 def start_from(trainer: Trainer, path: str | os.PathLike[str]) -> TrainState:
     """A fresh state with the network's newest parameters of another run.
 
-    The target network starts from them, too. Optimiser, replay and the rule's state are fresh.
-
-    Args:
-        trainer: of the new run.
-        path: directory of the other run. It has as many seeds as the new one, or a single one that
-            all start from.
-
-    Raises:
-        UserError: the networks or the numbers of seeds do not match, or there is no checkpoint.
+    The target network starts from them, too. Optimiser, replay and the rule's state are fresh. The
+    other run has as many seeds as the new one, or a single one that all start from.
     """
     state, wanted = trainer.init(), trainer.config.seeds
     with Run.open(path, read_only=True) as run:

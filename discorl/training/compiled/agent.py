@@ -41,9 +41,7 @@ class CompiledAgent:
     def init(self, key: Key, lifetime: Array | int) -> TrainState:
         """A fresh agent in fresh environments.
 
-        Args:
-            key: random key.
-            lifetime: [] int, updates that the agent will make; schedules are laid over them.
+        Schedules are laid over `lifetime`, the updates that the agent will make, [] int.
         """
         learner_key, actor_key, key = jax.random.split(key, 3)
         seen = frames.stacked(self.environment.observation, self.config.frame_stack)
@@ -73,11 +71,9 @@ class CompiledAgent:
         return actor, trajectory, episodes
 
     def collect(self, state: TrainState) -> tuple[TrainState, Trajectory, Metrics]:
-        """Acts for one rollout and makes a batch to learn from.
+        """Acts for one rollout and makes a batch to learn from, [T, B], of single frames.
 
-        Returns:
-            the new state; the batch, [T, B], with single frames if frames are stacked; what became
-            of the episodes.
+        Returns the new state, the batch, and what became of the episodes.
         """
         key, act_key, replay_key = jax.random.split(state.key, 3)
         assert state.actor is not None
@@ -101,13 +97,10 @@ class CompiledAgent:
         return dataclasses.replace(state, learner=learner), metrics | episodes
 
     def run(self, state: TrainState, eta: Params, count: Array) -> tuple[TrainState, Metrics]:
-        """Makes `count` updates.
+        """Makes `count` updates; their metrics fill the first rows of arrays [LONGEST_CALL].
 
         The count is not part of the program: one program serves calls of any length, so that how
         a run is cut into calls cannot change its results.
-
-        Returns:
-            the new state; metrics of each update, [LONGEST_CALL], of which `count` are filled.
         """
         shapes = jax.eval_shape(self.update, state, eta)[1]
         table = jax.tree.map(lambda x: jnp.zeros((LONGEST_CALL, *x.shape), x.dtype), shapes)

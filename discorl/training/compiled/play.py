@@ -18,16 +18,7 @@ def play(
     greedy: bool,
     max_steps: int,
 ) -> Episodes:
-    """Plays one episode in each of `episodes` environments, so that short ones are not favoured.
-
-    Args:
-        agent: the environment, and the policy of given parameters.
-        params_by_seed: parameters of each agent.
-        key: random key.
-        episodes: how many each agent plays.
-        greedy: take the most likely action instead of a sample.
-        max_steps: after which an episode is stopped.
-    """
+    """Plays one episode in each of `episodes` environments, so that short ones are not favoured."""
     one = jax.jit(lambda params, key: _play(agent, params, key, episodes, greedy, max_steps))
     keys = jax.random.split(key, len(params_by_seed))
     played = [one(params, key) for params, key in zip(params_by_seed, keys, strict=True)]

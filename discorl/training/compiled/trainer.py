@@ -52,16 +52,7 @@ class CompiledTrainer(Trainer):
         eta: Params,
         programs: ProgramCache | None = None,
     ) -> None:
-        """Binds.
-
-        Args:
-            config: settings of the run.
-            agent: settings of its agents.
-            environment: the task.
-            learner: of the agents.
-            eta: parameters of the rule.
-            programs: compiled for other runs.
-        """
+        """Binds."""
         self.config, self.environment, self.learner, self.eta = config, environment, learner, eta
         self.agent = CompiledAgent(agent, environment, learner)
         self._programs = programs or ProgramCache()

@@ -81,18 +81,10 @@ class HostActor:
         recurrent_state: PyTree = (),
         render: bool = False,
     ) -> None:
-        """Prepares; nothing runs before `start`.
+        """Prepares to act in E = `count` environments, T = `length` steps a rollout.
 
-        Args:
-            environment: the task.
-            policy: from parameters, stacks of observations and recurrent state to logits and the
-                next recurrent state.
-            count: number of environments, E.
-            length: steps of a rollout, T.
-            seed: of the environments.
-            frame_stack: frames that the policy sees.
-            recurrent_state: shapes and dtypes of the recurrent state of one environment.
-            render: whether pictures will be asked for.
+        Nothing runs before `start`. The policy makes logits and the next recurrent state of
+        parameters, stacks of observations and recurrent state.
         """
         self._environment, self._expected = environment, environment.observation
         programs = _programs(environment, policy, count, length, frame_stack, recurrent_state)
@@ -118,11 +110,7 @@ class HostActor:
         self._age = np.zeros(count, np.int32)
 
     def start(self, params: Params) -> None:
-        """Starts the environments and their first episodes, and compiles.
-
-        Args:
-            params: shapes and dtypes of the policy's parameters.
-        """
+        """Starts environments and their first episodes, and compiles for such parameters."""
         with self._failures_located():
             self._vector = self._environment.start(self._count, self._seed, render=self._render)
             found = self._vector.reset()
@@ -135,10 +123,6 @@ class HostActor:
 
     def rollout(self, params: Params, key: Key) -> Rollout:
         """Acts for T steps.
-
-        Args:
-            params: of the policy.
-            key: randomness of the actions.
 
         Raises:
             EnvironmentFailure: with the environment, its seed and the step in the message.
@@ -231,10 +215,7 @@ class HostActor:
     def _check(self, buffer: RolloutBuffer, leaves: list[np.ndarray], before: int) -> None:
         """Looks at the numbers of a whole rollout, which costs far less than to do so every step.
 
-        Args:
-            buffer: results of the steps so far.
-            leaves: what they showed, [S+T, E, ...].
-            before: steps taken before the rollout.
+        `leaves` are what was seen, [S+T, E, ...], and `before` the steps taken before the rollout.
         """
         seen = [x[-self._length :][: buffer.written] for x in leaves if x.dtype.kind == "f"]
         checks = [(not_finite("an observation"), np.isfinite(x)) for x in seen] + buffer.checks()

@@ -16,12 +16,7 @@ class ActorThread:
     """Runs an actor in a thread of its own."""
 
     def __init__(self, actor: HostActor, params: Params) -> None:
-        """Starts the environments; `wait` returns None when they have started.
-
-        Args:
-            actor: not started yet.
-            params: like those that it will act with.
-        """
+        """Starts the environments of an actor; `wait` returns None when they have started."""
         self.actor = actor
         self._failure: BaseException | None = None
         self._requests: queue.SimpleQueue[tuple[Params, Array] | None] = queue.SimpleQueue()

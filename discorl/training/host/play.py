@@ -46,14 +46,8 @@ def play(
 ) -> Episodes:
     """Plays as many episodes in each of several environments, so that short ones are not favoured.
 
-    Args:
-        agent: the environment, and the policy of given parameters.
-        params: of the network.
-        key: random key.
-        episodes: how many, over all environments.
-        greedy: take the most likely action instead of a sample.
-        max_steps: after which an episode is stopped, looked at every `ROLLOUT` steps; the
-            environment is then not used any more, so fewer episodes than asked for may be played.
+    Whether episodes are longer than `max_steps` is looked at every `ROLLOUT` steps. An environment
+    in which one was stopped is not used any more, so fewer episodes than asked for may be played.
     """
     count = min(episodes, MOST_ENVIRONMENTS)
     quota = np.full(count, episodes // count) + (np.arange(count) < episodes % count)

@@ -52,16 +52,10 @@ class ActingPrograms:
         return blank_state(self.state, self.count)
 
     def begin(self, recurrent_state: PyTree, age: Array, key: Key) -> tuple[PyTree, PyTree, Array]:
-        """Begins a rollout.
+        """Begins a rollout from a recurrent state, [E, ...], and the age of the newest frames, [E].
 
-        Args:
-            recurrent_state: [E, ...].
-            age: of the newest frames, [E].
-            key: randomness of the actions.
-
-        Returns:
-            the recurrent state at the first observation, [E, ...], and as a trajectory holds it,
-            [1, E, ...]; noise for all actions, [T, E, A].
+        Returns the recurrent state at the first observation, [E, ...], and as a trajectory holds
+        it, [1, E, ...]; and noise for all actions, [T, E, A].
         """
         recurrent_state = forget(recurrent_state, age == 0)
         shape = (self.count, self.num_actions)
@@ -77,11 +71,7 @@ class ActingPrograms:
     ) -> tuple[Array, PyTree]:
         """Logits, [E, A], and the next recurrent state.
 
-        Args:
-            params: of the policy.
-            recent: leaves of the last frames, [S, E, ...], the newest last.
-            age: of the newest, [E].
-            recurrent_state: [E, ...].
+        `recent` has the leaves of the last frames, [S, E, ...], the newest last and `age` old, [E].
         """
         frame = jax.tree.unflatten(jax.tree.structure(self.observation), recent)
         if self.size == 1:
@@ -130,11 +120,7 @@ class CompiledPrograms:
         self._act: Callable[..., tuple[Array, PyTree]] | None = None
 
     def act(self, params: Params) -> Callable[..., tuple[Array, PyTree]]:
-        """`ActingPrograms.act`, compiled.
-
-        Args:
-            params: shapes and dtypes of the policy's parameters.
-        """
+        """`ActingPrograms.act`, compiled for parameters like these."""
         with self._lock:
             if self._act is None:
                 programs = self.programs

@@ -84,13 +84,9 @@ class RolloutBuffer:
         ]
 
     def finish(self, before: RunningEpisodes) -> tuple[Transitions, list[Episode], RunningEpisodes]:
-        """Computes what follows from a full buffer.
+        """The transitions, the episodes that finished, in order, and those that are running now.
 
-        Args:
-            before: episodes that were running when the rollout began.
-
-        Returns:
-            the transitions; the episodes that finished, in order; those that are running now.
+        `before` are those that were running when the rollout began.
         """
         over = self._terminated | self._truncated
         follows = over & ~self.first  # a filler, unless this is one

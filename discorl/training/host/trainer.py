@@ -41,15 +41,7 @@ class HostTrainer(Trainer):
         learner: Learner,
         eta: Params,
     ) -> None:
-        """Binds; nothing is compiled or started yet.
-
-        Args:
-            config: settings of the run, with a single seed.
-            agent: settings of its agent.
-            environment: the task.
-            learner: of the agent.
-            eta: parameters of the rule.
-        """
+        """Binds; nothing is compiled or started yet."""
         self.config, self.environment, self.learner, self.eta = config, environment, learner, eta
         self.agent = HostAgent(agent, environment, learner)
         self._root = acting_key(jax.random.key(config.seed))
