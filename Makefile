@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= runs/demo
 
-.PHONY: demo test long lint format bench clean
+.PHONY: demo test long lint format docs bench clean
 
 demo: $(VENV)/users  ## train an agent, evaluate it, draw its curve and film it
 	rm -rf $(DEMO)
@@ -29,6 +29,9 @@ format: $(VENV)/developers
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/writers  ## the site, in site/; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(VENV)/developers  ## speed, as ratios within one run; wants Disco103
 	$(BIN)/python benchmarks/update.py
 	$(BIN)/python benchmarks/training.py
@@ -46,5 +49,9 @@ $(VENV)/developers: $(VENV)/users
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .[dev,jax-envs,host-envs]
 	@touch $@
 
+$(VENV)/writers: $(VENV)/users
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .[docs]
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

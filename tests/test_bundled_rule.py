@@ -20,7 +20,7 @@ def test_its_file_says_where_it_comes_from():
     assert 0 < found["meta_steps"] <= config["meta_steps"]
     kept_apart = ("held_out", "bandit", "cliff")
     assert not any(name in env for env in config["envs"] for name in kept_apart)
-    card = (TESTS.parent / "docs" / "rules" / f"{DEFAULT_RULE}.md").read_text(encoding="utf-8")
+    card = (TESTS.parent / "docs" / "records" / f"{DEFAULT_RULE}.md").read_text(encoding="utf-8")
     assert found["commit"][:7] in card
     assert str(found["meta_steps"]) in card
 

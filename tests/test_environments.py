@@ -332,7 +332,7 @@ def test_a_suite_may_have_a_default(capsys, monkeypatch):
 
 
 def test_the_documentation_says_how_to_check_and_to_install():
-    text = (Path(__file__).parent.parent / "docs" / "environments.md").read_text()
+    text = (Path(__file__).parent.parent / "docs" / "how-to" / "environments.md").read_text()
     (example,) = re.findall(r"```python\n((?:(?!```).)*conformance\.check.*?)```", text, re.DOTALL)
     exec(example, {})
     for suite in SUITES.values():

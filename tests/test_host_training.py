@@ -155,7 +155,7 @@ def test_several_seeds_are_refused():
 
 
 def test_the_documented_environment_trains():
-    text = (Path(__file__).parent.parent / "docs" / "environments.md").read_text()
+    text = (Path(__file__).parent.parent / "docs" / "how-to" / "environments.md").read_text()
     section = text.split("## Your own on the host\n")[1]
     code = section.split("```python\n")[1].split("```")[0]
     assert "updates=200" in code

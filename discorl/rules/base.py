@@ -2,7 +2,7 @@
 
 A rule turns what an agent produced along a trajectory into *targets*, and defines the loss that
 moves the agent's outputs toward them. It never sees an environment, an observation or a network,
-so one rule trains any agent. docs/rules/writing.md shows how to write one.
+so one rule trains any agent. docs/how-to/writing-a-rule.md shows how to write one.
 """
 
 import abc

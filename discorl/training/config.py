@@ -13,7 +13,7 @@ from discorl.training.presets import PRESETS, preset_for
 from discorl.types import UserError, settings, specs, validation
 from discorl.types.validation import Fields
 
-DEFAULT_RULE = "discorl4"  # discovered by us; docs/rules/discorl4.md
+DEFAULT_RULE = "discorl4"  # discovered by us; docs/records/discorl4.md
 DEFAULT_ENVIRONMENT = "catch"
 LONGEST_CALL = 256  # updates that one call of the compiled program may make
 BUDGETS = ("updates", "steps", "total_timesteps")  # of which a run has one

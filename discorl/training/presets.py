@@ -52,7 +52,7 @@ def _small_host(**settings: Any) -> dict[str, Any]:
 
 
 # `steps` is the budget in environment steps, from which the number of updates follows. The paper's
-# settings are from Oh et al., Nature 648 (2025); see `docs/presets.md` for each column.
+# settings are from Oh et al., Nature 648 (2025); see `docs/reference/presets.md` for each column.
 PRESETS: dict[str, Mapping[str, Any]] = {
     "catch": {"steps": 56_000},
     # For tasks of a few numbers, trained in a minute.
