@@ -11,7 +11,7 @@ from discorl import rules
 from discorl.cli.commands import Command, Result, command
 from discorl.cli.tables import table
 from discorl.rules import REGISTRY, Rule, conformance, registry
-from discorl.rules.files import library, trees, weights
+from discorl.rules.files import hub, library, trees, weights
 from discorl.runs import npz
 from discorl.types import UserError, imports
 
@@ -144,6 +144,41 @@ def export(
     return Result(data, f"{rule} is written to {file}")
 
 
+def push(
+    rule: tyro.conf.Positional[str],
+    address: tyro.conf.Positional[str],
+    private: bool = False,
+    rules_path: Path | None = None,
+) -> Result:
+    """Upload a learned rule and a card to the Hugging Face Hub.
+
+    Args:
+        rule: name of a rule, or path of a rule file.
+        address: `hf:USER/REPOSITORY`; a repository that does not exist is created.
+        private: make a new repository private.
+        rules_path: a folder or file to look in first.
+    """
+    commit = hub.push(library.find(rule, rules_path), address, private=private)
+    return Result({"name": rule, "commit": commit}, f"{rule} is at {commit}")
+
+
+def pull(
+    address: tyro.conf.Positional[str],
+    name: str | None = None,
+    revision: str | None = None,
+    force: bool = False,
+) -> Result:
+    """Download a rule from the Hugging Face Hub into the user's cache folder.
+
+    Args:
+        address: `hf:USER/REPOSITORY`.
+        name: the name to find it by from now on; by default that of the repository.
+        revision: branch, tag or commit.
+        force: replace a different rule of that name.
+    """
+    return import_file(hub.pull(address, revision), name or address.rpartition("/")[2], force)
+
+
 COMMANDS: dict[str, Command] = {
     "list": command(list_rules),
     "show": command(show),
@@ -151,6 +186,8 @@ COMMANDS: dict[str, Command] = {
     "fetch": command(fetch),
     "import": command(import_file),
     "export": command(export),
+    "push": command(push),
+    "pull": command(pull),
 }
 
 
