@@ -18,6 +18,8 @@ from discorl.envs import Environment, Step, conformance, references
 from discorl.envs.conformance import native
 from discorl.envs.families import REGISTRY as FAMILIES
 from discorl.envs.suites import SUITES, UNAVAILABLE, Suite, check_item
+from discorl.training.config import configure
+from discorl.training.presets import preset_for
 from discorl.types import UserError
 
 # --- names ----------------------------------------------------------------------------------------
@@ -337,3 +339,55 @@ def test_the_documentation_says_how_to_check_and_to_install():
     exec(example, {})
     for suite in SUITES.values():
         assert f"discorl[{suite.extra}]" in text, suite.name
+
+
+@pytest.mark.parametrize(
+    ("known_as", "name"),
+    [
+        ("CartPole-v1", "gymnax:CartPole-v1"),
+        ("CartPole-v1:max_steps_in_episode=50", "gymnax:CartPole-v1,max_steps_in_episode=50"),
+        ("Breakout-MinAtar", "gymnax:Breakout-MinAtar"),
+        ("FrozenLake-v1", "gymnasium:FrozenLake-v1"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid:Empty-5x5"),
+        ("ALE/Pong-v5", "atari:Pong"),
+        ("PongNoFrameskip-v4", "atari:Pong"),
+        ("catch:rows=5", "catch:rows=5"),
+        ("Nope-v3", "Nope-v3"),
+    ],
+)
+def test_environments_are_found_by_the_names_they_have_elsewhere(known_as, name):
+    assert envs.canonical(known_as) == name
+
+
+def test_a_run_records_the_suite_and_takes_its_preset():
+    config = configure(env="CartPole-v1", rule="ppo")
+    assert (config.env, config.preset) == ("gymnax:CartPole-v1", preset_for("gymnax:CartPole-v1"))
+
+
+def test_a_known_name_of_a_suite_that_is_missing_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(envs.suites.Suite, "missing", lambda suite: suite.packages)
+    with pytest.raises(UserError, match=r"'ALE/Pong-v5'.*discorl\[atari\]"):
+        envs.canonical("ALE/Pong-v5")
+
+
+class Plain(Environment):
+    """What it observes is an attribute, not a property."""
+
+    num_actions = 2
+
+    def __init__(self, size: int | None) -> None:
+        if size is not None:
+            self.observation = jax.ShapeDtypeStruct((size,), jnp.float32)
+
+    def reset(self, key):
+        return jnp.zeros(()), jnp.zeros(2)
+
+    def step(self, state, action, key):
+        return state, Step(jnp.zeros(2), jnp.float32(1), jnp.array(True), jnp.array(False))
+
+
+def test_an_observation_may_be_a_plain_attribute():
+    assert all(finding.ok for finding in conformance.check_declaration(Plain(2)))
+    (missing,) = conformance.check_declaration(Plain(None))
+    assert not missing.ok
+    assert "observation" in missing.detail

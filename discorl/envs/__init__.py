@@ -1,8 +1,8 @@
 """Environments, by name or as objects.
 
 A name is one of the built-in environments, an item of a suite from another package
-(`gymnax:Breakout-MinAtar`, see `discorl.envs.suites`), or an environment of one's own
-(`package.module:factory`, see `discorl.envs.factories`).
+(`gymnax:Breakout-MinAtar` or `Breakout-MinAtar`; see `discorl.envs.suites`), or an environment of
+one's own (`package.module:factory`, see `discorl.envs.factories`).
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from discorl.envs.catch import Catch
 from discorl.envs.families import REGISTRY as FAMILIES
 from discorl.envs.families import MemberConstructor, refuse_ranges_of_sizes
 from discorl.envs.host.base import HostEnvironment
-from discorl.envs.suites import SUITES, UNAVAILABLE, Kind
+from discorl.envs.suites import SUITES, UNAVAILABLE, Kind, canonical
 from discorl.types import UserError, imports, specs
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "HostEnvironment",
     "Reference",
     "Step",
+    "canonical",
     "kind_of",
     "make",
     "name_of",
@@ -50,7 +51,7 @@ def make(environment: str | Environment | HostEnvironment) -> Environment | Host
     """
     if isinstance(environment, Environment | HostEnvironment):
         return environment
-    spec = specs.parse(environment)
+    spec = specs.parse(canonical(environment))
     if spec.name in FAMILIES:
         refuse_ranges_of_sizes(spec)
     if spec.name in REGISTRY:
@@ -85,7 +86,7 @@ def name_of(environment: Environment | HostEnvironment) -> str:
 def kind_of(environment: str | Environment | HostEnvironment) -> Kind:
     """Whether an environment is in JAX ("native") or on the host ("host")."""
     if isinstance(environment, str):
-        suite = SUITES.get(specs.parse(environment).name)
+        suite = SUITES.get(specs.parse(canonical(environment)).name)
         if suite is not None:  # which need not be installed
             return suite.kind
     return "host" if isinstance(make(environment), HostEnvironment) else "native"

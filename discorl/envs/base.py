@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -50,15 +50,16 @@ class Environment(abc.ABC, Generic[State]):
     """
 
     num_actions: int
+    if TYPE_CHECKING:  # else a subclass could not have it as a plain attribute
+
+        @property
+        def observation(self) -> PyTree:
+            """Shape and dtype of an observation: a pytree of `jax.ShapeDtypeStruct`."""
+
     # How many environments of a batch to reset at once, if a reset is costly: only those whose
     # episode ended are then reset, so many at a time. None, for a reset that is cheap: all are
     # reset wherever one episode ended, and the results used where one did. Experience is the same.
     resets_at_once: int | None = None
-
-    @property
-    @abc.abstractmethod
-    def observation(self) -> PyTree:
-        """Shape and dtype of an observation: a pytree of `jax.ShapeDtypeStruct`."""
 
     @abc.abstractmethod
     def reset(self, key: Key) -> tuple[State, PyTree]:

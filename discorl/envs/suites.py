@@ -19,6 +19,7 @@ import dataclasses
 import difflib
 import importlib
 import importlib.util
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -212,6 +213,42 @@ _SUITES = (
     ),
 )
 SUITES = {suite.name: suite for suite in _SUITES}
+
+# Names by which environments are known elsewhere, and the suites that may have them, best first.
+_KNOWN_AS = (
+    ("atari", r"ALE/(\w+)-v5"),
+    ("atari", r"(\w+)NoFrameskip-v4"),
+    ("minigrid", r"MiniGrid-(.+?)(?:-v0)?"),
+    ("craftax", r"(Craftax-.+)"),
+    ("nethack", r"(NetHack.*-v0)"),
+    ("gymnax", r"(.+-(?:MinAtar|bsuite|misc|v\d+))"),
+    ("gymnasium", r"(.+-v\d+)"),
+)
+
+
+def canonical(text: str) -> str:
+    """The name in discorl of what others call `CartPole-v1`, `ALE/Pong-v5`, `Asterix-MinAtar`, ...
+
+    Any other text is returned as it is.
+
+    Raises:
+        UserError: a suite that would have it is not installed.
+    """
+    name, colon, parameters = text.partition(":")
+    matches = [(SUITES[suite], re.fullmatch(pattern, name)) for suite, pattern in _KNOWN_AS]
+    absent = []
+    for suite, match in matches:
+        if match is None:
+            continue
+        if suite.missing():
+            absent.append(suite)
+        elif match[1] in suite.names():
+            return f"{suite.name}:{match[1]}" + (f",{parameters}" if colon else "")
+    if absent:
+        installs = " or ".join(suite.install for suite in absent)
+        raise UserError(f"no environment {name!r} in the suites that are installed: {installs}")
+    return text
+
 
 # Suites that somebody may look for and that there is no adapter for, with the reason.
 UNAVAILABLE = {

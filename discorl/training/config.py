@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from discorl import rules
+from discorl import envs, rules
 from discorl.agent.config import AgentConfig
 from discorl.runs import config_files
 from discorl.training.presets import PRESETS, preset_for
@@ -110,7 +110,7 @@ def configure(
         else:
             steps = file_steps
         flat = from_file | flat
-    env = flat.get("env", DEFAULT_ENVIRONMENT)
+    env = envs.canonical(flat.get("env", DEFAULT_ENVIRONMENT))
     preset = flat.get("preset") or preset_for(env)
     specs.require_known("preset", [preset], PRESETS)
     named = flat.get("rule", DEFAULT_RULE)

@@ -7,7 +7,7 @@ truncation is no termination, and is bootstrapped from the true last observation
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -83,14 +83,15 @@ class HostEnvironment(abc.ABC):
 
     name: str  # as the user knows it
     num_actions: int
+    if TYPE_CHECKING:  # else a subclass could not have it as a plain attribute
+
+        @property
+        def observation(self) -> PyTree:
+            """Shape and dtype of an observation: a pytree of `jax.ShapeDtypeStruct`."""
+
     episode_metrics: tuple[str, ...] = ()  # what is reported of every finished episode
     deterministic: bool = True  # whether episodes are a function of seeds and actions
     timeout: float = 120.0  # seconds after which a call of a vector counts as hung
-
-    @property
-    @abc.abstractmethod
-    def observation(self) -> PyTree:
-        """Shape and dtype of an observation: a pytree of `jax.ShapeDtypeStruct`."""
 
     @abc.abstractmethod
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
