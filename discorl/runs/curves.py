@@ -89,10 +89,13 @@ def discovery_curve(
         else:
             _draw_lines(axes, metrics, panel)
         _set_scale(axes, panel)
+    named: list[list[str]] = []  # by the legends so far: the same lines are named once
     for axes in grid.flat:
+        labels = axes.get_legend_handles_labels()[1]
         if not axes.has_data():
             axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", va="center")
-        elif axes.get_legend_handles_labels()[1]:
+        elif labels and labels not in named:
+            named.append(labels)
             legend = axes.legend(
                 edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=8, framealpha=0.6
             )

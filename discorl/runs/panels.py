@@ -57,10 +57,9 @@ def _of_evolution(names: Iterable[str]) -> tuple[Panel, ...]:
         ),
         _SCORES,
         Panel(
-            "length of lives, in updates",
-            "Lengths are spread over the generations, so that the rule fits short and long lives.",
-            _environments(names, "life/length/"),
-            scale="log",
+            "mean over environments",
+            "It scatters with the lengths of the lives, which every generation draws anew.",
+            {SCORE: "score"},
         ),
         Panel(
             "cosine of two halves' gradients",
