@@ -6,8 +6,11 @@ What imports JAX is imported within the fixtures: the settings of the session co
 import collections
 import os
 import resource
+import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -186,3 +189,38 @@ def disco103() -> Path:
 def golden103() -> Path:
     """Folder of the golden cases of the published rule."""
     return TESTS / "golden" / "disco103"
+
+
+@pytest.fixture
+def rule_case(golden: Path, tmp_path: Path) -> Path:
+    """A folder with a golden file of the rule's calls, and the rule's weights."""
+    for name in ("rule_small.npz", "meta_network.npz"):
+        shutil.copy(golden / name, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def learner_case(golden: Path, tmp_path: Path) -> Path:
+    """A folder with a golden file of an agent's updates, and the rule's weights."""
+    for name in ("learner_steps.npz", "meta_network.npz"):
+        shutil.copy(golden / name, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Writes modules into a folder, which is then the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DISCORL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    loaded = set(sys.modules)
+
+    def write(path: str, text: str) -> None:
+        file = tmp_path / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(textwrap.dedent(text))
+
+    yield write
+    for name in set(sys.modules) - loaded:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]

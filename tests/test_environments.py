@@ -54,7 +54,7 @@ def test_an_unknown_item_names_the_nearest_ones():
 
 
 def test_a_missing_package_says_how_to_get_it():
-    suite = Suite("atari", "host", ("json", "ale-py-that-is-not"), "atari", "GPL", "games")
+    suite = Suite("atari", "host", "GPL", "games", packages=("json", "ale-py-that-is-not"))
     with pytest.raises(UserError) as error:
         suite.make("Pong")
     assert str(error.value) == (
@@ -67,8 +67,8 @@ def test_every_suite_has_its_adapter_and_its_extra():
     extras = project["project"]["optional-dependencies"]
     for name, suite in SUITES.items():
         assert importlib.util.find_spec(f"discorl.envs.{suite.kind}.{name}"), name
-        brought = " ".join(extras[suite.extra])
-        assert all(package in brought for package in suite.packages), name
+        brought = " ".join(extras[suite.name])
+        assert all(package in brought for package in suite.packages or (name,)), name
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ class Games:
 
 def test_a_suite_may_have_a_default(capsys, monkeypatch):
     monkeypatch.setattr(Suite, "adapter", lambda self: Games)
-    suite = Suite("games", "host", (), "games", "MIT", "games", default="go")
+    suite = Suite("games", "host", "MIT", "games", default="go")
     assert (suite.make(), suite.make("chess")) == ("go", "chess")
     with pytest.raises(UserError, match="games needs an item; for example games:chess, games:go"):
         dataclasses.replace(suite, default=None).make()
@@ -338,7 +338,7 @@ def test_the_documentation_says_how_to_check_and_to_install():
     (example,) = re.findall(r"```python\n((?:(?!```).)*conformance\.check.*?)```", text, re.DOTALL)
     exec(example, {})
     for suite in SUITES.values():
-        assert f"discorl[{suite.extra}]" in text, suite.name
+        assert f"discorl[{suite.name}]" in text, suite.name
 
 
 @pytest.mark.parametrize(

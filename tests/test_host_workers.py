@@ -188,6 +188,7 @@ def test_workers_end_with_the_process_that_started_them():
 def test_mistakes_are_told():
     with pytest.raises(UserError, match=r"cannot be sent to another process.*or workers=0"):
         vector_of(functools.partial(Tricky, (x for x in ())), SEEDS, observation=(), workers=2)
+    adapter = pytest.importorskip("discorl.envs.host.gymnasium")
     with pytest.raises(UserError, match="mine: workers is -1; expected at least 0"):
-        workers.check_workers(-1, "mine")
+        adapter.from_gymnasium(lambda render: None, name="mine", workers=-1)
     assert isinstance(vector_of(Tricky, SEEDS, observation=(), workers=1), SerialVector)

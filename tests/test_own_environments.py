@@ -1,7 +1,6 @@
 """Environments of one's own by name, and what may be wrong with them."""
 
 import sys
-import textwrap
 
 import discoveries
 import jax
@@ -16,24 +15,6 @@ from discorl.discovery.population import Population
 from discorl.training import make_trainer
 from discorl.training.config import configure
 from discorl.types import UserError
-
-
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Writes modules into a folder, which is then the current one."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    loaded = set(sys.modules)
-
-    def write(path, text):
-        file = tmp_path / path
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(textwrap.dedent(text))
-
-    yield write
-    for name in set(sys.modules) - loaded:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 def refusal(name):

@@ -91,12 +91,10 @@ class FrameStack(Environment[tuple[State, Frames]], Generic[State]):
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]
-        """Those of the inner environment."""
         return self.inner.num_actions
 
     @property
     def resets_at_once(self) -> int | None:  # type: ignore[override]
-        """As many as of the inner environment."""
         return self.inner.resets_at_once
 
     @property
@@ -127,7 +125,6 @@ class FrameStack(Environment[tuple[State, Frames]], Generic[State]):
         return (inner, frames), dataclasses.replace(step, observation=frames)
 
     def render(self, state: tuple[State, Frames]) -> np.ndarray | None:
-        """A picture of the inner environment."""
         return self.inner.render(state[0])
 
 

@@ -39,7 +39,7 @@ def compare_command(arguments: list[str], program: str) -> Result:
         """Train several rules in several environments and compare them.
 
         Args:
-            rules: rules to compare: names, with settings if wished, or npz files; one that the
+            rules: rules to compare: names, optionally with settings, or npz files; one that the
                 suite has too is compared as the suite has it.
             more_rules: rules to compare beside those of the suite.
             envs: environments to compare in; likewise.

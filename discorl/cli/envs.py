@@ -11,7 +11,7 @@ from discorl.cli.commands import Command, Result, command
 from discorl.cli.tables import table
 from discorl.envs import references, suites
 from discorl.envs.families import REGISTRY as FAMILIES
-from discorl.types import UserError, specs
+from discorl.types import UserError, specs, validation
 from discorl.types.findings import describe, raised
 
 
@@ -38,9 +38,8 @@ def check(name: tyro.conf.Positional[str], steps: int = 300, seed: int = 0) -> R
     """
     from discorl.envs import conformance
 
-    for argument, value, least in (("steps", steps, 1), ("seed", seed, 0)):
-        if value < least:
-            raise UserError(f"{argument} is {value}; expected at least {least}")
+    validation.integer("steps", steps, least=1)
+    validation.integer("seed", seed, least=0)
     findings = conformance.check(envs.make(name), steps=steps, seed=seed)
     ok = all(finding.ok for finding in findings)
     rows = [(each.verdict, each.check, each.detail) for each in findings]

@@ -17,7 +17,7 @@ class RuleEntry:
     """A rule to compare."""
 
     rule: str
-    """Name of the rule, with settings if wished, or its npz file."""
+    """Name of the rule, optionally with settings, or its npz file."""
     label: str = ""
     """What to call it; by default its name, or the folder and name of its file."""
     learning_rates: tuple[float, ...] = ()
@@ -37,7 +37,7 @@ class EnvironmentEntry:
     """An environment to compare on, and the two ends of its scale."""
 
     env: str
-    """Name of the environment, with parameters if wished."""
+    """Name of the environment, optionally with parameters."""
     label: str = ""
     """What to call it; by default its name."""
     random: float | None = None

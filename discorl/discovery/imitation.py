@@ -38,7 +38,6 @@ class Imitated(Disco):
         online: Outputs,
         target: Outputs,
     ) -> tuple[Targets, DiscoState, Metrics]:
-        """See `Rule.targets`."""
         targets, state, metrics = super().targets(eta, state, trajectory, online, target)
         weight = (~trajectory.fillers()).astype(targets.pi.dtype)
         made_by_hand = jax.lax.stop_gradient(

@@ -37,26 +37,23 @@ class Suite:
     # native: written in JAX, compiled with training; host: stepped on the CPU; plugin: either, from
     # another package's entry point
     kind: Kind
-    packages: tuple[str, ...]  # distributions to import; the import name has _ where these have -
-    extra: str  # brings the packages: `pip install "discorl[EXTRA]"`
     licence: str  # of the packages
     summary: str  # one line
+    # Distributions to import, by default that of the suite's name; the import name has _ for -.
+    packages: tuple[str, ...] = ()
     default: str | None = None  # the item, if none is given
     requirement: str = ""  # what the system must have besides Python packages
     plugin: imports.Plugin | None = None  # where the adapter is, if another package has it
 
     def missing(self) -> tuple[str, ...]:
         """The distributions that are not installed."""
-        return tuple(
-            package
-            for package in self.packages
-            if importlib.util.find_spec(package.replace("-", "_")) is None
-        )
+        packages = () if self.plugin else self.packages or (self.name,)
+        return tuple(p for p in packages if importlib.util.find_spec(p.replace("-", "_")) is None)
 
     @property
     def install(self) -> str:
         """The command that brings the suite."""
-        return f'pip install "discorl[{self.extra}]"'
+        return f'pip install "discorl[{self.name}]"'
 
     def adapter(self) -> Any:
         """The adapter, a module or what an entry point names."""
@@ -101,13 +98,7 @@ def plugins() -> dict[str, Suite]:
     """Suites that other packages offer, by name; none of them is imported."""
     return {
         name: Suite(
-            name=name,
-            kind="plugin",
-            packages=(),
-            extra="",
-            licence=plugin.licence,
-            summary=f"from the package {plugin.package}",
-            plugin=plugin,
+            name, "plugin", plugin.licence, f"from the package {plugin.package}", plugin=plugin
         )
         for name, plugin in imports.plugins(GROUP).items()
     }
@@ -134,81 +125,63 @@ def _show(suite: str, names: Sequence[str], most: int = 5) -> str:
 
 
 _SUITES = (
+    Suite("gymnax", "native", "Apache-2.0", "MinAtar, classic control, bsuite and small worlds"),
     Suite(
-        name="gymnax",
-        kind="native",
-        packages=("gymnax",),
-        extra="gymnax",
-        licence="Apache-2.0",
-        summary="MinAtar, classic control, bsuite and small worlds",
-    ),
-    Suite(
-        name="craftax",
-        kind="native",
-        packages=("craftax",),
-        extra="craftax",
-        licence="MIT",
-        summary="Craftax and Craftax-Classic: survival in procedurally generated worlds",
+        "craftax",
+        "native",
+        "MIT",
+        "Craftax and Craftax-Classic: survival in procedurally generated worlds",
         default="Craftax-Classic-Symbolic-v1",
     ),
     Suite(
-        name="minigrid",
-        kind="native",
+        "minigrid",
+        "native",
+        "Apache-2.0",
+        "MiniGrid's rooms, doors and keys, seen from within (XLand-MiniGrid)",
         packages=("xminigrid",),
-        extra="minigrid",
-        licence="Apache-2.0",
-        summary="MiniGrid's rooms, doors and keys, seen from within (XLand-MiniGrid)",
     ),
     Suite(
-        name="sokoban",
-        kind="native",
+        "sokoban",
+        "native",
+        "Apache-2.0",
+        "Push boxes onto targets (Jumanji)",
         packages=("jumanji",),
-        extra="sokoban",
-        licence="Apache-2.0",
-        summary="Push boxes onto targets (Jumanji)",
         default="toy",
     ),
     Suite(
-        name="gymnasium",
-        kind="host",
-        packages=("gymnasium",),
-        extra="gymnasium",
-        licence="MIT",
-        summary="Whatever is registered with Gymnasium and has discrete actions",
+        "gymnasium",
+        "host",
+        "MIT",
+        "Whatever is registered with Gymnasium and has discrete actions",
     ),
     Suite(
-        name="atari",
-        kind="host",
+        "atari",
+        "host",
+        "GPL-2.0",
+        "Atari 2600 games from pixels (Arcade Learning Environment)",
         packages=("ale-py", "gymnasium"),
-        extra="atari",
-        licence="GPL-2.0",
-        summary="Atari 2600 games from pixels (Arcade Learning Environment)",
     ),
     Suite(
-        name="procgen",
-        kind="host",
+        "procgen",
+        "host",
+        "Apache-2.0",
+        "The 16 procedurally generated ProcGen games from pixels (EnvPool)",
         packages=("envpool",),
-        extra="procgen",
-        licence="Apache-2.0",
-        summary="The 16 procedurally generated ProcGen games from pixels (EnvPool)",
         requirement="the Qt 5 libraries: the wheel PyQt5-Qt5, or a system package (qtbase5-dev)",
     ),
     Suite(
-        name="crafter",
-        kind="host",
-        packages=("crafter",),
-        extra="crafter",
-        licence="MIT",
-        summary="Crafter: survival in an open world, from pixels",
+        "crafter",
+        "host",
+        "MIT",
+        "Crafter: survival in an open world, from pixels",
         default="reward",
     ),
     Suite(
-        name="nethack",
-        kind="host",
+        "nethack",
+        "host",
+        "NetHack General Public License",
+        "NetHack, by the NetHack Learning Environment",
         packages=("nle",),
-        extra="nethack",
-        licence="NetHack General Public License",
-        summary="NetHack, by the NetHack Learning Environment",
         default="NetHackChallenge-v0",
     ),
 )

@@ -62,11 +62,9 @@ class Bandit(PlaceFamily[BanditParameters]):
 
     @property
     def sizes(self) -> Sizes:
-        """A context and noise as observation."""
         return Sizes(self.arms, (self.contexts + self.distractors,), self.pulls, (self.contexts,))
 
     def draw(self, key: Key, parity: Array) -> BanditParameters:
-        """Draws best arms, means and the size of the noise."""
         arm_key, best_key, other_key, deviation_key = jax.random.split(key, 4)
         best = random_index(arm_key, self.arms, (self.contexts,))
         first = with_parity(best[0], self.arms, parity + best[1:].sum())
@@ -81,7 +79,6 @@ class Bandit(PlaceFamily[BanditParameters]):
         return parameters.means.argmax(axis=-1).sum() % 2 == 1
 
     def reset(self, parameters: BanditParameters, key: Key) -> tuple[PlaceState, Array]:
-        """Draws a context."""
         del parameters
         return self._present(jnp.int32(0), key)
 

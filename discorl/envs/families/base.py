@@ -70,17 +70,14 @@ class Family(abc.ABC, Generic[Parameters, State]):
 
     @property
     def num_actions(self) -> int:
-        """Number of actions, A."""
         return self.sizes.num_actions
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype of an observation."""
         return jax.ShapeDtypeStruct(self.sizes.observation, jnp.float32)
 
     @property
     def horizon(self) -> int:
-        """The most steps that an episode of any member can take."""
         return self.sizes.horizon
 
     def sample(self, key: Key, split: Split) -> Parameters:
@@ -199,7 +196,6 @@ class PlaceFamily(Family[Parameters, PlaceState]):
         return jax.nn.one_hot(self.start(parameters), *self.sizes.situations)
 
     def situation(self, state: PlaceState) -> tuple[Array, ...]:
-        """The place."""
         return (state.place,)
 
 
@@ -217,28 +213,22 @@ class Member(Environment[State], Generic[Parameters, State]):
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]  # a member never changes it
-        """Number of actions, the same for all members of the family."""
         return self.family.num_actions
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype of an observation, the same for all members of the family."""
         return self.family.observation
 
     def reset(self, key: Key) -> tuple[State, PyTree]:
-        """Begins an episode; returns its state and first observation."""
         return self.family.reset(self.parameters, key)
 
     def step(self, state: State, action: Array, key: Key) -> tuple[State, Step]:
-        """Takes one action."""
         return self.family.step(self.parameters, state, action, key)
 
     def render(self, state: State) -> np.ndarray | None:
-        """A picture of the state, [height, width, 3] uint8; None if it cannot be drawn."""
         return self.family.render(self.parameters, state)
 
     def reference(self) -> Reference:
-        """Exact expected returns per episode of random and of optimal play."""
         return self.family.reference(self.parameters)
 
 

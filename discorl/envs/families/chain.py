@@ -62,11 +62,9 @@ class Chain(PlaceFamily[ChainParameters]):
 
     @property
     def sizes(self) -> Sizes:
-        """A place, one-hot, as observation."""
         return Sizes(self.actions, (self.length,), _STEPS_PER_PLACE * self.length, (self.length,))
 
     def draw(self, key: Key, parity: Array) -> ChainParameters:
-        """Draws the correct actions and what the actions lead to."""
         correct_key, place_key, goal_key, temptation_key, fatal_key, setback_key = jax.random.split(
             key, 6
         )

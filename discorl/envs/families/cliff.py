@@ -59,7 +59,6 @@ class Cliff(PlaceFamily[CliffParameters]):
 
     @property
     def sizes(self) -> Sizes:
-        """The agent and the lava as observation."""
         rows, columns = self.rows, self.columns
         return Sizes(board.NUM_MOVES, (rows, columns, 2), 4 * (rows + columns), (rows * columns,))
 
@@ -68,7 +67,6 @@ class Cliff(PlaceFamily[CliffParameters]):
         return self.rows * self.columns - 1
 
     def draw(self, key: Key, parity: Array) -> CliffParameters:
-        """Draws lava, gusts, the penalty and the meanings of the actions."""
         height_key, gust_key, penalty_key, meaning_key = jax.random.split(key, 4)
         heights = random_index(height_key, self.rows, (self.columns,))
         heights = heights.at[jnp.array([0, -1])].set(0)

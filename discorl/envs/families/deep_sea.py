@@ -61,11 +61,9 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
 
     @property
     def sizes(self) -> Sizes:
-        """The diver's square, one-hot, as observation."""
         return Sizes(self.actions, (self.size**2,), self.size, (self.size,))
 
     def draw(self, key: Key, parity: Array) -> DeepSeaParameters:
-        """Draws the moves, the depth, and what costs and pays."""
         right_key, depth_key, goal_key, cost_key, slippery_key, slip_key = jax.random.split(key, 6)
         depth = self.size - random_index(depth_key, self.size // 2 + 1)
         right = random_index(right_key, self.actions, (self.size, self.size))

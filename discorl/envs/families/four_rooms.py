@@ -63,7 +63,6 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
 
     @property
     def sizes(self) -> Sizes:
-        """The agent's square, one-hot, as observation."""
         return Sizes(_DIRECTIONS, (self.size**2,), self.limit, (self.size**2,))
 
     @property
@@ -72,7 +71,6 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
         return self.size // 2
 
     def draw(self, key: Key, parity: Array) -> FourRoomsParameters:
-        """Draws doors, goal and start, the reward, the slip and the meanings of the actions."""
         door_key, goal_key, start_key, reward_key, slip_key, meaning_key = jax.random.split(key, 6)
         doors = self._sample_doors(door_key)
         squares = jnp.arange(self.size**2)
@@ -114,7 +112,6 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
         return board.is_black(things, self.size).sum() % 2 == 1
 
     def start(self, parameters: FourRoomsParameters) -> Array:
-        """The start square."""
         return parameters.start
 
     def step(

@@ -61,11 +61,9 @@ class Gambler(PlaceFamily[GamblerParameters]):
 
     @property
     def sizes(self) -> Sizes:
-        """Capital and time left as observation."""
         return Sizes(self.tables, (2,), self.limit, (self.target + 1,))
 
     def draw(self, key: Key, parity: Array) -> GamblerParameters:
-        """Draws the tables and the capital."""
         stake_key, table_key, good_key, poor_key, purse_key = jax.random.split(key, 5)
         ranks = random_index(stake_key, self.stakes, (self.tables,))
         others = (1 + ranks[1:]).sum()
@@ -85,13 +83,11 @@ class Gambler(PlaceFamily[GamblerParameters]):
         return parameters.stakes.sum() % 2 == 1
 
     def start(self, parameters: GamblerParameters) -> Array:
-        """The purse."""
         return parameters.purse
 
     def step(
         self, parameters: GamblerParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Step]:
-        """Plays one round."""
         won = jax.random.uniform(key) < parameters.chances[action]
         after_win, after_loss = self._outcomes(state.place, parameters.stakes[action])
         state = PlaceState(jnp.where(won, after_win, after_loss), state.time + 1)

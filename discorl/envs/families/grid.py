@@ -99,7 +99,6 @@ class Grid(Family[GridParameters, GridState]):
         return (self.size - 1) // 2
 
     def draw(self, key: Key, parity: Array) -> GridParameters:
-        """Draws walls, objects and the meanings of the actions."""
         wall_key, square_key, chance_key, reward_key, respawn_key, meaning_key = jax.random.split(
             key, 6
         )

@@ -82,11 +82,9 @@ class Inventory(Family[InventoryParameters, InventoryState]):
 
     @property
     def sizes(self) -> Sizes:
-        """Stock, order, season and time as observation."""
         return Sizes(self.orders, (5,), self.periods, (self.capacity + 1, self.orders))
 
     def draw(self, key: Key, parity: Array) -> InventoryParameters:
-        """Draws demand, prices and the meanings of the actions."""
         demand_key, surge_key, price_key, cost_key, holding_key, meaning_key = jax.random.split(
             key, 6
         )

@@ -77,7 +77,6 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
 
     @property
     def sizes(self) -> Sizes:
-        """The squares of agent and key, one-hot, as observation."""
         return Sizes(board.NUM_MOVES, (2 * self._squares,), self.limit, (self._squares, 2))
 
     @property
@@ -85,7 +84,6 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         return self.rows * self.columns
 
     def draw(self, key: Key, parity: Array) -> KeyDoorParameters:
-        """Draws the rooms, what is where in them, and what pays."""
         keys = iter(jax.random.split(key, 9))
         squares = jnp.arange(self._squares)
         wall_column = 1 + random_index(next(keys), self.columns - 2)

@@ -55,11 +55,9 @@ class Memory(PlaceFamily[MemoryParameters]):
 
     @property
     def sizes(self) -> Sizes:
-        """The cue and the flag as observation."""
         return Sizes(self.cues, (self.cues + 1,), self.delay.high + 1, (self.cues,))
 
     def draw(self, key: Key, parity: Array) -> MemoryParameters:
-        """Draws the answers and the delay."""
         answer_key, delay_key = jax.random.split(key)
         answers = random_order(answer_key, self.cues)
         # Exchanging two answers turns an even permutation into an odd one, and back.

@@ -62,11 +62,9 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
 
     @property
     def sizes(self) -> Sizes:
-        """A place, one-hot, as observation."""
         return Sizes(2, (self.length,), _STEPS_PER_PLACE * self.length, (self.length,))
 
     def draw(self, key: Key, parity: Array) -> RiverSwimParameters:
-        """Draws the river, its rewards and the meaning of the actions."""
         place_key, rapid_key, current_key, source_key, mouth_key, mirror_key = jax.random.split(
             key, 6
         )
@@ -95,7 +93,6 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
     def step(
         self, parameters: RiverSwimParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Step]:
-        """Swims one stroke."""
         chance = jax.random.uniform(key)
         succeeds, carried = _chances(parameters, parameters.rapids[state.place])
         upstream = (action == 1) != parameters.mirrored

@@ -61,11 +61,9 @@ class Tabular(PlaceFamily[TabularParameters]):
 
     @property
     def sizes(self) -> Sizes:
-        """How a state looks as observation."""
         return Sizes(self.actions, (self.features or self.states,), self.limit, (self.states,))
 
     def draw(self, key: Key, parity: Array) -> TabularParameters:
-        """Draws the tables."""
         keys = iter(jax.random.split(key, 7))
         pairs = (self.states, self.actions)
         shape = (*pairs, self.branches)
@@ -93,7 +91,6 @@ class Tabular(PlaceFamily[TabularParameters]):
         return parameters.successors.sum() % 2 == 1
 
     def reset(self, parameters: TabularParameters, key: Key) -> tuple[PlaceState, Array]:
-        """Begins in any state."""
         place = random_index(key, self.states)
         return PlaceState(place, jnp.int32(0)), parameters.appearance[place]
 

@@ -85,11 +85,9 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
 
     @property
     def sizes(self) -> Sizes:
-        """A picture as observation; the ball falls through all rows."""
         return Sizes(3, (self.rows, self.columns), self.rows - 1, (self.columns, self.columns))
 
     def draw(self, key: Key, parity: Array) -> WindyCatchParameters:
-        """Draws wind and paddle."""
         wind_key, slip_key, width_key, mirror_key = jax.random.split(key, 4)
         wind = _random_wind(wind_key, self._winds)
         slip = random_integer(slip_key, self._slips)

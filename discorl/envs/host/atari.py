@@ -17,7 +17,8 @@ from discorl.envs import references
 from discorl.envs.base import Reference
 from discorl.envs.host.base import HostEnvironment, HostStep, HostVector, picture, seeds_from
 from discorl.envs.host.gymnasium import GymnasiumVector, VectorTask
-from discorl.types import PyTree, UserError
+from discorl.types import PyTree
+from discorl.types.validation import integer, number
 
 MAX_FRAMES = 108_000  # 30 minutes of play
 
@@ -55,11 +56,10 @@ def make(
         clip_rewards: rewards of -1, 0 and 1.
         max_frames: of an episode, by default 30 minutes' worth; then it is truncated.
     """
-    if not 0 <= sticky < 1 or noops < 0 or size < 16 or max_frames < 4:
-        raise UserError(
-            f"atari: sticky is {sticky}, noops {noops}, size {size} and max_frames {max_frames}; "
-            "expected a probability below 1, at least 0, at least 16, and at least 4"
-        )
+    number("sticky", sticky, least=0, below=1, owner="atari")
+    integer("noops", noops, least=0, owner="atari")
+    integer("size", size, least=16, owner="atari")
+    integer("max_frames", max_frames, least=4, owner="atari")
 
     def create(count: int, render: bool) -> AtariVectorEnv:
         del render  # pictures are made of observations

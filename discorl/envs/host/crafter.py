@@ -13,8 +13,9 @@ from discorl.envs import references
 from discorl.envs.base import Reference
 from discorl.envs.host.base import HostEnvironment, HostVector, picture, seeds_from
 from discorl.envs.host.serial import Outcome
-from discorl.envs.host.workers import check_workers, vector_of
-from discorl.types import PyTree, UserError
+from discorl.envs.host.workers import vector_of
+from discorl.types import PyTree
+from discorl.types.validation import integer
 
 _FULL_LENGTH = 10_000  # steps of an episode, in the paper
 _ACHIEVEMENTS = tuple(crafter.constants.achievements)
@@ -36,11 +37,9 @@ def make(
         length: after so many steps an episode is cut.
         workers: processes to step environments in; 0 steps them in this one, one after the other.
     """
-    if size < 18 or length < 1:
-        raise UserError(
-            f"crafter: size is {size} and length {length}; expected at least 18 and at least 1"
-        )
-    check_workers(workers, "crafter")
+    integer("size", size, least=18, owner="crafter")
+    integer("length", length, least=1, owner="crafter")
+    integer("workers", workers, least=0, owner="crafter")
     return _Crafter(item, size, length, workers)
 
 

@@ -22,8 +22,9 @@ from discorl.envs.host.base import (
 )
 from discorl.envs.host.serial import Outcome
 from discorl.envs.host.spaces import actions_of, arrangement_of, numbers_of, observation_of
-from discorl.envs.host.workers import check_workers, vector_of
+from discorl.envs.host.workers import vector_of
 from discorl.types import PyTree, UserError, imports
+from discorl.types.validation import integer
 
 
 def names() -> Sequence[str]:
@@ -59,8 +60,8 @@ def make(
         max_steps: a time limit in place of the registered one.
         workers: processes to step environments in; see `from_gymnasium`.
     """
-    if max_steps is not None and max_steps < 1:
-        raise UserError(f"gymnasium: max_steps is {max_steps}; expected at least 1")
+    if max_steps is not None:
+        integer("max_steps", max_steps, least=1, owner="gymnasium")
 
     def create(render: bool) -> gymnasium.Env:
         mode = {"render_mode": "rgb_array"} if render else {}  # which not all of them take
@@ -94,7 +95,7 @@ def from_gymnasium(
         workers: processes to step environments in; 0 steps them in this one, one after the other,
             which is faster for those that take less than about 0.1 ms a step.
     """
-    check_workers(workers, name)
+    integer("workers", workers, least=0, owner=name)
     spaces = _spaces_of(create(False), "observation_space", "action_space", bins, name)
     return _Gymnasium(name, create, *spaces, episode_metrics, workers)
 
@@ -133,12 +134,10 @@ class _Task(HostEnvironment):
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]
-        """As many as there are rows of actions."""
         return len(self.actions)
 
     @property
     def observation(self) -> PyTree:
-        """What is read."""
         return self.spec
 
 
@@ -212,7 +211,6 @@ class VectorTask(_Task):
     """A task whose environments are made as vectors."""
 
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
-        """See `HostEnvironment.start`."""
         first = seeds_from(seed, count)[0]  # a vector seeds its environments consecutively
         return GymnasiumVector(self.create(count, render), self, first)
 
@@ -241,11 +239,9 @@ class GymnasiumVector(HostVector):
         self._ended = np.zeros(vector.num_envs, bool)  # by the latest step, and not begun anew
 
     def reset(self) -> PyTree:
-        """Begins the first episodes."""
         return self._task.read(self._vector.reset(seed=self._seed)[0])
 
     def step(self, action: np.ndarray) -> HostStep:
-        """Takes actions, [E]."""
         filler = self._ended
         found, reward, terminated, truncated, info = self._vector.step(self._task.actions[action])
         terminated = np.asarray(terminated, bool) & ~filler
@@ -284,12 +280,10 @@ class GymnasiumVector(HostVector):
         return self._task.read(self._vector.reset(options={"reset_mask": which.copy()})[0])
 
     def render(self) -> np.ndarray | None:
-        """A picture of the first environment."""
         pictures = self._vector.render() if self._vector.render_mode == "rgb_array" else None
         return None if pictures is None else np.asarray(pictures[0])
 
     def close(self) -> None:
-        """Closes the vector."""
         self._vector.close()
 
 

@@ -21,8 +21,9 @@ from gymnasium.envs.registration import load_env_creator
 
 from discorl.envs.host.base import HostEnvironment, HostVector, seeds_from
 from discorl.envs.host.serial import Outcome
-from discorl.envs.host.workers import check_workers, vector_of
-from discorl.types import Array, PyTree, UserError
+from discorl.envs.host.workers import vector_of
+from discorl.types import Array, PyTree
+from discorl.types.validation import integer
 
 _ROWS, _COLUMNS = 21, 79
 _REACH = 4  # cells that `around` shows to each side of the hero
@@ -44,9 +45,8 @@ def make(item: str, *, max_steps: int = 100_000, workers: int = 0) -> HostEnviro
         max_steps: after so many steps an episode is cut.
         workers: processes to step environments in; 0 steps them in this one, one after the other.
     """
-    if max_steps < 1:
-        raise UserError(f"nethack: max_steps is {max_steps}; expected at least 1")
-    check_workers(workers, "nethack")
+    integer("max_steps", max_steps, least=1, owner="nethack")
+    integer("workers", workers, least=0, owner="nethack")
     env = _create(item)
     count = int(env.action_space.n)
     env.close()

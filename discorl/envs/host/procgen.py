@@ -23,6 +23,7 @@ from discorl.envs import references
 from discorl.envs.base import Reference
 from discorl.envs.host.base import HostEnvironment, HostStep, HostVector, picture, seeds_from
 from discorl.types import PyTree, UserError
+from discorl.types.validation import integer
 
 Mode = Literal["easy", "hard"]
 
@@ -64,10 +65,8 @@ def make(
         levels: how many different levels there are; 0 for no limit.
         start_level: number of the first level.
     """
-    if levels < 0 or start_level < 0:
-        raise UserError(
-            f"procgen: levels is {levels} and start_level {start_level}; expected at least 0"
-        )
+    integer("levels", levels, least=0, owner="procgen")
+    integer("start_level", start_level, least=0, owner="procgen")
     return _Procgen(item, mode, levels, start_level, _envpool())
 
 
@@ -143,12 +142,10 @@ class EnvPoolVector(HostVector):
         self._ended = np.zeros(count, bool)
 
     def reset(self) -> PyTree:
-        """Begins the first episodes."""
         self._seen = self._pool.reset()[0]
         return self._seen
 
     def step(self, action: np.ndarray) -> HostStep:
-        """Takes actions, [E]."""
         first = self._ended
         self._seen, reward, terminated, truncated, _ = self._pool.step(action)
         terminated = terminated & ~first
@@ -157,9 +154,7 @@ class EnvPoolVector(HostVector):
         return HostStep(self._seen, reward, terminated, truncated, first)
 
     def render(self) -> np.ndarray | None:
-        """A picture of the first environment."""
         return picture(self._seen[0])
 
     def close(self) -> None:
-        """Ends the pool's threads."""
         self._pool.close()

@@ -57,7 +57,7 @@ class SerialVector(HostVector):
         """
         self.seeds = list(seeds)
         self._expected = observation
-        self._read = read or _as_they_are
+        self._read = read or (lambda observations: observations)
         self._singles: list[Single] = []
         try:
             for _ in self.seeds:
@@ -68,7 +68,6 @@ class SerialVector(HostVector):
         self._cut = np.zeros(len(self.seeds), bool)  # by a truncation, and to be reset
 
     def reset(self) -> PyTree:
-        """Begins the first episodes."""
         observations = []
         for index, seed in enumerate(self.seeds):
             try:
@@ -81,7 +80,6 @@ class SerialVector(HostVector):
         return seen
 
     def step(self, action: np.ndarray) -> HostStep:
-        """Takes actions, [E]; resets where an episode is over."""
         count, chosen = len(self._singles), action.tolist()
         observations: list[PyTree] = []
         reward = np.zeros(count, np.float32)
@@ -96,7 +94,8 @@ class SerialVector(HostVector):
                     observation, reward[i], ended, cut, episode = single.step(chosen[i])
                     if ended or cut:
                         terminated[i], truncated[i] = ended, cut and not ended
-                        _note(metrics, episode, i, count)
+                        for name, value in episode.items():
+                            metrics.setdefault(name, np.full(count, np.nan))[i] = value
                     if ended:
                         observation, first[i] = single.reset(None), True
                 observations.append(observation)
@@ -107,11 +106,9 @@ class SerialVector(HostVector):
         return HostStep(seen, reward, terminated, truncated, first, metrics)
 
     def render(self) -> np.ndarray | None:
-        """A picture of the first environment."""
         return self._singles[0].render()
 
     def close(self) -> None:
-        """Closes all environments."""
         for single in self._singles:
             single.close()
 
@@ -159,10 +156,6 @@ def _side_by_side(observations: Sequence[PyTree]) -> PyTree:
     )
 
 
-def _as_they_are(observations: PyTree) -> PyTree:
-    return observations
-
-
 def _stack(parts: Sequence[Any]) -> np.ndarray:
     array = np.array(parts)
     if array.dtype.hasobject:
@@ -173,10 +166,3 @@ def _stack(parts: Sequence[Any]) -> np.ndarray:
 def _form(observation: PyTree) -> str:
     """Structure and shapes, as in `shape (2,)` or `shape {'a': (2,), 'b': ()}`."""
     return f"shape {jax.tree.map(np.shape, observation)}"
-
-
-def _note(
-    metrics: dict[str, np.ndarray], episode: Mapping[str, float], index: int, count: int
-) -> None:
-    for name, value in episode.items():
-        metrics.setdefault(name, np.full(count, np.nan))[index] = value

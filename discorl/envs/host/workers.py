@@ -56,12 +56,6 @@ def vector_of(
     )
 
 
-def check_workers(workers: int, suite: str) -> None:
-    """Raises a `UserError` for a number that is not accepted."""
-    if workers < 0:
-        raise UserError(f"{suite}: workers is {workers}; expected at least 0")
-
-
 @dataclasses.dataclass(frozen=True)
 class _Worker:
     """A process, seen from here."""
@@ -108,8 +102,9 @@ class WorkerVector(HostVector):
         self._timeout = timeout
         self._workers: list[_Worker] = []
         pickled = _pickle((make, read))
-        # A file without a name: whatever happens, nothing of it remains.
-        with tempfile.TemporaryFile(dir=_memory_folder()) as file:
+        # A file without a name: whatever happens, nothing of it remains. In memory, if possible.
+        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(worker.board_size(observation, len(seeds)))
             memory = mmap.mmap(file.fileno(), 0)
             self._board = worker.board_on(memory, observation, len(seeds))
@@ -127,12 +122,10 @@ class WorkerVector(HostVector):
                 raise
 
     def reset(self) -> PyTree:
-        """Begins the first episodes."""
         self._ask(worker.RESET)
         return self._board.observation
 
     def step(self, action: np.ndarray) -> HostStep:
-        """Takes actions, [E]."""
         board = self._board
         board.action[...] = action
         metrics: dict[str, np.ndarray] = {}
@@ -145,14 +138,12 @@ class WorkerVector(HostVector):
         )
 
     def render(self) -> np.ndarray | None:
-        """A picture of the first environment."""
         first = self._workers[0]
         first.send(worker.RENDER)
         picture = first.answer(time.monotonic() + self._timeout, self._timeout).get("picture")
         return None if picture is None else np.asarray(picture, np.uint8)
 
     def close(self) -> None:
-        """Ends the processes."""
         workers, self._workers = self._workers, []
         for each in workers:
             each.connection.close()
@@ -196,11 +187,6 @@ def _start(indices: range, memory: int) -> _Worker:
             process_group=0,  # Ctrl-C is for the process that started it
         )
     return _Worker(process, ours, indices)
-
-
-def _memory_folder() -> str | None:
-    """Where files are kept in memory, if there is such a place."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def _pickle(functions: tuple[Callable[[], Single], Reader | None]) -> bytes:

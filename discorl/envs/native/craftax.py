@@ -12,7 +12,8 @@ from craftax.craftax_env import make_craftax_env_from_name
 from discorl.envs import references
 from discorl.envs.base import Environment, Reference, Step
 from discorl.envs.native.arrays import fix_types, same_types
-from discorl.types import Array, Key, PyTree, UserError
+from discorl.types import Array, Key, PyTree
+from discorl.types.validation import integer
 
 _ITEMS = (
     "Craftax-Classic-Symbolic-v1",
@@ -33,8 +34,7 @@ def make(item: str, *, max_timesteps: int | None = None) -> Environment:
     environment = make_craftax_env_from_name(item, auto_reset=False)
     settings = environment.default_params
     if max_timesteps is not None:
-        if max_timesteps < 1:
-            raise UserError(f"craftax: max_timesteps is {max_timesteps}; expected at least 1")
+        integer("max_timesteps", max_timesteps, least=1, owner="craftax")
         settings = settings.replace(max_timesteps=max_timesteps)
     return Craftax(item, environment, settings)
 
@@ -51,7 +51,6 @@ class Craftax(Environment[PyTree]):
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
-        """Number of actions."""
         return int(self.environment.action_space(self.settings).n)
 
     @property
@@ -60,7 +59,6 @@ class Craftax(Environment[PyTree]):
         return same_types(jax.eval_shape(self.reset, jax.random.key(0))[1])
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
-        """Generates a world; returns its state and first observation."""
         observation, state = self.environment.reset_env(key, self.settings)
         return fix_types((state, self._encode(observation)))
 
@@ -87,7 +85,6 @@ class Craftax(Environment[PyTree]):
         return references.lookup("craftax", self.item)
 
     def render(self, state: PyTree) -> np.ndarray:
-        """The game's own picture."""
         pixels = make_craftax_env_from_name(self.item.replace("Symbolic", "Pixels"), False)
         picture = np.asarray(pixels.get_obs(state) * 255).round().astype(np.uint8)
         return picture.repeat(3, axis=0).repeat(3, axis=1)

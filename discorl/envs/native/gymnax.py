@@ -19,6 +19,7 @@ from discorl.envs.base import Environment, Step
 from discorl.envs.native.arrays import fix_types, same_types
 from discorl.envs.native.pictures import draw_planes
 from discorl.types import Array, Key, PyTree, UserError, specs
+from discorl.types.validation import integer
 
 _NEEDS_DOWNLOAD = ("MNISTBandit-bsuite",)
 
@@ -61,8 +62,8 @@ def _fit(item: str, name: str, value: specs.Value, default: Any) -> specs.Value:
         return float(value)
     if type(value) is not kind:
         raise UserError(f"gymnax:{item}: {name} is {value!r}; expected {_KINDS[kind]}")
-    if name == "max_steps_in_episode" and isinstance(value, int) and value < 1:
-        raise UserError(f"gymnax:{item}: {name} is {value}; expected at least 1")
+    if name == "max_steps_in_episode":
+        integer(name, value, least=1, owner=f"gymnax:{item}")
     return value
 
 
@@ -77,8 +78,7 @@ def _actions(item: str, space: Any, bins: int | None) -> np.ndarray:
             f"gymnax:{item} has continuous actions, and rules choose among finitely many: cut each "
             f"dimension into values with gymnax:{item},bins=5"
         )
-    if bins < 2:
-        raise UserError(f"gymnax:{item}: bins is {bins}; expected at least 2")
+    integer("bins", bins, least=2, owner=f"gymnax:{item}")
     low, high = (np.broadcast_to(end, space.shape).ravel() for end in (space.low, space.high))
     axes = [np.linspace(*ends, bins) for ends in zip(low, high, strict=True)]
     return combinations(axes, space.shape, np.float32, f"gymnax:{item}")
@@ -95,21 +95,17 @@ class Gymnax(Environment[PyTree]):
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
-        """Number of actions, after cutting up continuous ones."""
         return len(self.actions)
 
     @property
     def observation(self) -> PyTree:
-        """Shape and dtype of an observation, as gymnax returns it."""
         return same_types(jax.eval_shape(self.reset, jax.random.key(0))[1])
 
     def reset(self, key: Key) -> tuple[PyTree, PyTree]:
-        """Begins an episode; returns its state and first observation."""
         observation, state = self.environment.reset_env(key, self.settings)
         return fix_types((state, self._encode(observation)))
 
     def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
-        """Takes one action."""
         observation, state, reward, terminated, _ = self.environment.step_env(
             key, state, jnp.asarray(self.actions)[action], self.settings
         )

@@ -12,7 +12,8 @@ from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
 from discorl.envs.base import Environment, Step
 from discorl.envs.native.arrays import fix_types
-from discorl.types import Array, Key, PyTree, UserError
+from discorl.types import Array, Key, PyTree
+from discorl.types.validation import integer, refuse
 
 _PREFIX = "MiniGrid-"
 
@@ -32,12 +33,11 @@ def make(item: str, *, max_steps: int | None = None, view: int = 7) -> Environme
         view: how many cells the agent sees ahead, and across; odd.
     """
     if view < 3 or view % 2 == 0:
-        raise UserError(f"minigrid: view is {view}; expected an odd number, at least 3")
-    if max_steps is not None and max_steps < 1:
-        raise UserError(f"minigrid: max_steps is {max_steps}; expected at least 1")
+        refuse("view", view, "an odd number, at least 3", owner="minigrid")
     environment, settings = xminigrid.make(_PREFIX + item)
     settings = settings.replace(view_size=view)
     if max_steps is not None:
+        integer("max_steps", max_steps, least=1, owner="minigrid")
         settings = settings.replace(max_steps=max_steps)
     return MiniGrid(item, environment, settings)
 
@@ -56,7 +56,6 @@ class MiniGrid(Environment[PyTree]):
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
-        """Number of actions."""
         return self.environment.num_actions(self.settings)
 
     @property
@@ -69,12 +68,10 @@ class MiniGrid(Environment[PyTree]):
         return jax.ShapeDtypeStruct((view, view, NUM_TILES + NUM_COLORS), jnp.bool_)
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
-        """Builds a room; returns its state and first observation."""
         moment = fix_types(self.environment.reset(self.settings, key))
         return moment, _encode(moment.observation)
 
     def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
-        """Takes one action."""
         del key
         moment = fix_types(self.environment.step(self.settings, state, action))
         terminated = moment.discount == 0

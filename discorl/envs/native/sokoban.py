@@ -17,6 +17,7 @@ from discorl.envs.base import Environment, Step
 from discorl.envs.families import board
 from discorl.envs.native.arrays import fix_types
 from discorl.types import Array, Key, PyTree, UserError
+from discorl.types.validation import integer
 
 _OFFLINE = {"simple": generator.SimpleSolveGenerator, "toy": generator.ToyGenerator}
 # Boxoban's levels (Guez et al. 2018), as Jumanji's authors publish them.
@@ -37,8 +38,7 @@ def names() -> Sequence[str]:
 
 def make(item: str, *, time_limit: int = 120) -> Environment:
     """Builds the game over a set of levels; episodes are truncated after `time_limit` steps."""
-    if time_limit < 1:
-        raise UserError(f"sokoban: time_limit is {time_limit}; expected at least 1")
+    integer("time_limit", time_limit, least=1, owner="sokoban")
     return Sokoban(item, JumanjiSokoban(generator=_levels(item), time_limit=time_limit))
 
 
@@ -74,7 +74,6 @@ class Sokoban(Environment[PyTree]):
         return jax.ShapeDtypeStruct((constants.GRID_SIZE, constants.GRID_SIZE, 4), jnp.bool_)
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
-        """Sets a level up; returns its state and first observation."""
         state = fix_types(self.environment.reset(key)[0])
         return state, self._observe(state)
 

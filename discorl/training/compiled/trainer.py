@@ -59,7 +59,6 @@ class CompiledTrainer(Trainer):
         self._run: Callable | None = None
 
     def init(self) -> TrainState:
-        """See `Trainer`."""
         config = self.config
         seeds = range(config.seed, config.seed + config.seeds)
         keys = jnp.stack([jax.random.key(seed) for seed in seeds])
@@ -69,14 +68,12 @@ class CompiledTrainer(Trainer):
         return with_learning_rate(state, config.agent.optimiser.learning_rate)
 
     def start(self, state: TrainState) -> None:
-        """See `Trainer`."""
         make = functools.partial(self._make_run, state)
         self._run = self._programs.get(("run", self._key()), make)
 
     def run(
         self, state: TrainState, count: int
     ) -> tuple[TrainState, Mapping[str, np.ndarray], int]:
-        """See `Trainer`."""
         if self._run is None:
             self.start(state)
         assert self._run is not None
@@ -93,7 +90,6 @@ class CompiledTrainer(Trainer):
         greedy: bool = False,
         max_steps: int | None = None,
     ) -> Episodes:
-        """See `Trainer`."""
         return play.play(
             self.agent,
             self.params_by_seed(params),
@@ -106,11 +102,9 @@ class CompiledTrainer(Trainer):
     def film(
         self, params: Params, key: Key, *, greedy: bool = False, max_frames: int
     ) -> list[np.ndarray]:
-        """See `Trainer`."""
         return play.film(self.agent, self.params_by_seed(params)[0], key, greedy, max_frames)
 
     def flops_per_update(self) -> float | None:
-        """See `Trainer`."""
         state = jax.eval_shape(self.agent.init, jax.random.key(0), self.config.updates)
         return flops(self.agent.update, state, self.eta)
 

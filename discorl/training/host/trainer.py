@@ -52,7 +52,6 @@ class HostTrainer(Trainer):
         self._asked = False  # whether the next rollout is being collected
 
     def init(self) -> TrainState:
-        """See `Trainer`."""
         key = jax.random.key(self.config.seed)
         return jax.jit(self.agent.init)(key, self.config.updates)
 
@@ -81,7 +80,6 @@ class HostTrainer(Trainer):
     def run(
         self, state: TrainState, count: int
     ) -> tuple[TrainState, Mapping[str, np.ndarray], int]:
-        """See `Trainer`."""
         if self._actor is None:
             self.start(state)
         rows: list[dict[str, Any]] = []
@@ -110,17 +108,14 @@ class HostTrainer(Trainer):
         greedy: bool = False,
         max_steps: int | None = None,
     ) -> Episodes:
-        """See `Trainer`."""
         return play.play(self.agent, params, key, episodes, greedy, max_steps or self.max_steps)
 
     def film(
         self, params: Params, key: Key, *, greedy: bool = False, max_frames: int
     ) -> list[np.ndarray]:
-        """See `Trainer`."""
         return play.film(self.agent, params, key, greedy, max_frames)
 
     def close(self) -> None:
-        """See `Trainer`."""
         actor, self._actor = self._actor, None
         if actor is not None:
             actor.close()
