@@ -224,3 +224,18 @@ def test_craftax_rewards_achievements_and_health():
     gained = int(state.achievements.sum()) + 0.1 * (int(state.player_health) - health)
     assert int(state.achievements.sum()) > 0
     np.testing.assert_allclose(total, gained, atol=1e-4)
+
+
+def test_an_object_with_gymnaxs_interface_is_an_environment(tmp_path):
+    """Here one of gymnax's own classes, as an object and as a factory by name."""
+    from gymnax.environments.classic_control.cartpole import CartPole
+
+    own = CartPole()
+    result = discorl.train(environment=own, rule="ppo", updates=1, hidden=(4,), out=tmp_path / "a")
+    assert result.config.env == "gymnax:CartPole"
+    evaluation = evaluate(tmp_path / "a", environment=own, episodes=2)
+    assert evaluation.lengths.min() > 0
+    named = envs.make("gymnax.environments.classic_control.cartpole:CartPole")
+    assert (named.num_actions, named.observation) == (2, envs.make(own).observation)
+    with pytest.raises(UserError, match="is 3; expected a name"):
+        envs.make(3)

@@ -8,7 +8,7 @@ one's own (`package.module:factory`, see `discorl.envs.factories`).
 from collections.abc import Callable
 
 from discorl.envs import suites
-from discorl.envs.base import Environment, Reference, Step
+from discorl.envs.base import Environment, GymnaxLike, Reference, Step
 from discorl.envs.catch import Catch
 from discorl.envs.families import REGISTRY as FAMILIES
 from discorl.envs.families import MemberConstructor, refuse_ranges_of_sizes
@@ -22,6 +22,7 @@ __all__ = [
     "UNAVAILABLE",
     "Catch",
     "Environment",
+    "GymnaxLike",
     "HostEnvironment",
     "Reference",
     "Step",
@@ -35,12 +36,15 @@ REGISTRY: dict[str, Callable[..., Environment]] = {"catch": Catch}
 REGISTRY |= {name: MemberConstructor(family) for name, family in FAMILIES.items()}
 
 
-def make(environment: str | Environment | HostEnvironment) -> Environment | HostEnvironment:
+def make(
+    environment: str | Environment | HostEnvironment | GymnaxLike,
+) -> Environment | HostEnvironment:
     """Builds the environment that a text such as `catch:rows=8,columns=8` names.
 
     Args:
         environment: `NAME`, `NAME:KEY=VALUE,...`, `SUITE:ITEM,KEY=VALUE,...` or
-            `package.module:factory,KEY=VALUE,...`; an environment is returned as it is.
+            `package.module:factory,KEY=VALUE,...`. An object with gymnax's interface is adapted;
+            an environment of discorl's is returned as it is.
 
     Returns:
         an `Environment` or, from a suite on the host, a `HostEnvironment`.
@@ -51,6 +55,15 @@ def make(environment: str | Environment | HostEnvironment) -> Environment | Host
     """
     if isinstance(environment, Environment | HostEnvironment):
         return environment
+    if isinstance(environment, GymnaxLike):
+        from discorl.envs.native import gymnax  # whoever has such an object has the package
+
+        return gymnax.adapt(environment)
+    if not isinstance(environment, str):
+        raise UserError(
+            f"the environment is {environment!r}; expected a name, a discorl.Environment, a "
+            "discorl.HostEnvironment or an object with gymnax's interface"
+        )
     spec = specs.parse(canonical(environment))
     if spec.name in FAMILIES:
         refuse_ranges_of_sizes(spec)

@@ -2,7 +2,15 @@
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
 
 import jax
 import numpy as np
@@ -77,3 +85,29 @@ class Environment(abc.ABC, Generic[State]):
         """A picture of the state, [height, width, 3] uint8; None if it cannot be drawn."""
         del state
         return None
+
+
+@runtime_checkable
+class GymnaxLike(Protocol):
+    """What is used of an environment with gymnax's interface."""
+
+    @property
+    def default_params(self) -> Any:
+        """Its parameters."""
+
+    def reset_env(self, key: Key, params: Any) -> tuple[PyTree, PyTree]:
+        """First observation and state."""
+
+    def step_env(
+        self, key: Key, state: PyTree, action: Array, params: Any
+    ) -> tuple[PyTree, PyTree, Array, Array, dict[str, Any]]:
+        """Observation, state, reward, whether the task is over, and further information."""
+
+    def is_truncated(self, state: PyTree, params: Any) -> Array:
+        """Whether a time limit ends the episode."""
+
+    def action_space(self, params: Any) -> Any:
+        """The actions."""
+
+    def observation_space(self, params: Any) -> Any:
+        """The observations."""

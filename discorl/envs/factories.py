@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from discorl.envs.base import Environment
+from discorl.envs.base import Environment, GymnaxLike
 from discorl.envs.host.base import HostEnvironment
 from discorl.types import UserError, imports, specs
 
@@ -40,10 +40,14 @@ def make(spec: specs.Spec) -> Environment | HostEnvironment:
         environment = imports.call(factory, text, spec.parameters)
     if isinstance(environment, Environment | HostEnvironment):
         return environment
+    if isinstance(environment, GymnaxLike):
+        from discorl.envs.native import gymnax  # which imports gymnax
+
+        return gymnax.adapt(environment, item=text)
     kind = type(environment)
     raise UserError(
         f"{text} returned a {kind.__module__}.{kind.__qualname__}; expected a discorl.Environment, "
-        "a discorl.envs.HostEnvironment or a gymnasium.Env"
+        "a discorl.envs.HostEnvironment, a gymnasium.Env or an object with gymnax's interface"
     )
 
 

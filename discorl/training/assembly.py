@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from discorl import envs, rules
 from discorl.agent.assembly import NetworkFactory, make_learner
-from discorl.envs import Environment, HostEnvironment, conformance
+from discorl.envs import Environment, GymnaxLike, HostEnvironment, conformance
 from discorl.runs import Run, config_of
 from discorl.training.compiled.trainer import CompiledTrainer, ProgramCache
 from discorl.training.config import TrainConfig
@@ -21,7 +21,7 @@ RULE_FILE = "rule.npz"  # in a run directory: its copy of the learned rule
 
 def make_trainer(
     config: TrainConfig,
-    environment: Environment | HostEnvironment | None = None,
+    environment: Environment | HostEnvironment | GymnaxLike | None = None,
     *,
     network: NetworkFactory | None = None,
     rule: rules.Given | None = None,
@@ -43,8 +43,7 @@ def make_trainer(
         UserError: the environment is not what it declares to be, or a setting does not go with it
             or with the rule.
     """
-    if environment is None:
-        environment = envs.make(config.env)
+    environment = envs.make(config.env if environment is None else environment)
     check_environment(environment, config.env)
     built, eta = rules.load(
         rule or config.rule,
@@ -84,7 +83,7 @@ def check_environment(environment: Environment | HostEnvironment, name: str) -> 
 
 def load_trainer(
     run: Run,
-    environment: Environment | HostEnvironment | None = None,
+    environment: Environment | HostEnvironment | GymnaxLike | None = None,
     network: NetworkFactory | None = None,
     rule: rules.Given | None = None,
     programs: ProgramCache | None = None,

@@ -12,7 +12,7 @@ import numpy as np
 
 from discorl import rules
 from discorl.agent.assembly import NetworkFactory
-from discorl.envs import Environment, HostEnvironment, Reference, references
+from discorl.envs import Environment, GymnaxLike, HostEnvironment, Reference, references
 from discorl.runs import compilation, statistics
 from discorl.runs.files import write_atomically, write_errors_reported
 from discorl.training.loading import load_params
@@ -76,7 +76,7 @@ def evaluate(
     greedy: bool = False,
     film: str | os.PathLike[str] | None = None,
     max_steps: int | None = None,
-    environment: Environment | HostEnvironment | None = None,
+    environment: Environment | HostEnvironment | GymnaxLike | None = None,
     network: NetworkFactory | None = None,
     rule: rules.Given | None = None,
 ) -> Evaluation:

@@ -6,7 +6,7 @@ import jax
 
 from discorl import rules
 from discorl.agent.assembly import NetworkFactory
-from discorl.envs import Environment, HostEnvironment
+from discorl.envs import Environment, GymnaxLike, HostEnvironment
 from discorl.runs import Run, compilation
 from discorl.training.assembly import load_trainer
 from discorl.training.policy import Policy
@@ -18,7 +18,7 @@ PARAMS = ".learner.params"  # where the network's parameters are in a checkpoint
 
 def load_params(
     run: str | os.PathLike[str],
-    environment: Environment | HostEnvironment | None = None,
+    environment: Environment | HostEnvironment | GymnaxLike | None = None,
     network: NetworkFactory | None = None,
     rule: rules.Given | None = None,
 ) -> tuple[Trainer, int, Params]:
@@ -39,7 +39,7 @@ def load_agent(
     run: str | os.PathLike[str],
     *,
     seed: int | None = None,
-    environment: Environment | HostEnvironment | None = None,
+    environment: Environment | HostEnvironment | GymnaxLike | None = None,
     network: NetworkFactory | None = None,
     rule: rules.Given | None = None,
 ) -> Policy:

@@ -14,7 +14,7 @@ import numpy as np
 
 from discorl import envs, rules
 from discorl.agent.assembly import NetworkFactory
-from discorl.envs import Environment, references
+from discorl.envs import Environment, GymnaxLike, references
 from discorl.envs.host import EnvironmentFailure, HostEnvironment
 from discorl.runs import Run, check_source, compilation, curves
 from discorl.runs.files import write_errors_reported
@@ -52,7 +52,7 @@ def train(
     resume: str | os.PathLike[str] | None = None,
     start: str | os.PathLike[str] | None = None,
     rule: rules.Given | None = None,
-    environment: Environment | HostEnvironment | None = None,
+    environment: Environment | HostEnvironment | GymnaxLike | None = None,
     network: NetworkFactory | None = None,
     on_rows: Callable[[list[dict[str, float]]], None] | None = None,
     programs: ProgramCache | None = None,
@@ -68,7 +68,8 @@ def train(
             optimiser and replay start fresh.
         rule: the rule: a text that names it, or a rule of your own, with its parameters as a pair
             (`(MyRule(), eta)`) or without, which makes new ones.
-        environment: an environment of your own, in place of one by name.
+        environment: an environment of your own, or an object with gymnax's interface, in place of
+            one by name.
         network: makes a network of your own from the rule's `OutputSpec` and the observation's
             shapes and dtypes.
         on_rows: called with new rows of metrics as they come.
@@ -102,6 +103,7 @@ def train(
             elif own_rule is not None:
                 config = dataclasses.replace(config, rule=rules.text_of(own_rule))
             if environment is not None:
+                environment = envs.make(environment)
                 config = dataclasses.replace(config, env=envs.name_of(environment))
             trainer = make_trainer(
                 config, environment, network=network, rule=own_rule, programs=programs

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.actions import combinations
-from discorl.envs.base import Environment, Step
+from discorl.envs.base import Environment, GymnaxLike, Step
 from discorl.envs.native.arrays import fix_types, same_types
 from discorl.envs.native.pictures import draw_planes
 from discorl.types import Array, Key, PyTree, UserError, specs
@@ -45,7 +45,26 @@ def make(item: str, *, bins: int | None = None, **parameters: specs.Value) -> En
                 f"gymnax:{item} has no parameter {name!r}; {specs.nearest(name, known)}"
             )
     fitted = {name: _fit(item, name, value, known[name]) for name, value in parameters.items()}
-    settings = settings.replace(**fitted)
+    return adapt(environment, settings.replace(**fitted), bins=bins, item=item)
+
+
+def adapt(
+    environment: GymnaxLike,
+    settings: Any = None,
+    *,
+    bins: int | None = None,
+    item: str | None = None,
+) -> "Gymnax":
+    """An environment with gymnax's interface as one of discorl's.
+
+    Args:
+        environment: an object with gymnax's methods, such as one of your own.
+        settings: its parameters; by default its own.
+        bins: for continuous actions: how many values each dimension is cut into.
+        item: its name; by default that of its class.
+    """
+    settings = environment.default_params if settings is None else settings
+    item = item or type(environment).__name__
     actions = _actions(item, environment.action_space(settings), bins)
     return Gymnax(item, environment, settings, actions)
 
@@ -92,6 +111,11 @@ class Gymnax(Environment[PyTree]):
     environment: Any  # gymnax's
     settings: Any  # gymnax's parameters
     actions: np.ndarray  # [A, ...], what each action is to gymnax
+
+    @property
+    def name(self) -> str:
+        """What a run that is given the object records."""
+        return f"gymnax:{self.item}"
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
