@@ -17,8 +17,7 @@ import json
 from pathlib import Path
 
 from discovery import FAMILIES
-
-from discorl.discovery.trials import Contender, Tasks, Trials, difference
+from trials import Contender, Tasks, Trials, difference
 
 STEPS_PER_UPDATE = 64
 

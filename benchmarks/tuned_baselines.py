@@ -21,8 +21,8 @@ import jax
 import numpy as np
 from discovery import FAMILIES
 from paired_lives import STEPS_PER_UPDATE
+from trials import Contender, Tasks, Trials
 
-from discorl.discovery.trials import Contender, Tasks, Trials
 from discorl.rules.lean import GAINS, Lean
 
 SETTINGS, TOGETHER = 24, 6

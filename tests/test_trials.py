@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
+from trials import Contender, Tasks, Trials, difference
 
-from discorl.discovery.trials import Contender, Tasks, Trials, difference
 from discorl.envs import families
 
 TINY = {"hidden": (4,), "num_envs": 2, "unroll": 4, "batch": 2, "replay_fraction": 0.0}
