@@ -227,7 +227,7 @@ def test_written_files_have_ordinary_permissions(tmp_path):
 
 
 def test_leftovers_are_removed_and_nothing_else(tmp_path):
-    for name in (".state.npz.12ab.partial", "state.npz", "notes.partial"):
+    for name in (".state.npz.12ab34cd.partial", "state.npz", "notes.partial"):
         (tmp_path / name).touch()
     remove_leftovers(tmp_path)
     assert {left.name for left in tmp_path.iterdir()} == {"notes.partial", "state.npz"}

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from discorl.runs.metrics import SPEED, WALL_TIME, MetricsFile
+from discorl.runs.metrics import SPEED, WALL_TIME
+from discorl.runs.tables import MetricsFile
 
 
 def untimed(columns):

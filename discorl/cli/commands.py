@@ -79,8 +79,9 @@ def peek(arguments: list[str], program: str, *names: str) -> dict[str, str]:
 
 
 def refuse_other_settings(resume: Path, arguments: list[str], program: str) -> None:
-    """Raises a `UserError` if anything besides `--resume` is given, even a default."""
+    """Raises a `UserError` if a setting is given besides `--resume`, even a default."""
     _, others = _split(arguments, program, "resume")
+    others = [argument for argument in others if argument != "--accept-changes"]
     if others:
         raise UserError(
             f"--resume continues with the run's own settings and takes no others, got "

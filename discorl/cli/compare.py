@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -35,6 +35,7 @@ def compare_command(arguments: list[str], program: str) -> Result:
         keep_checkpoints: bool = False,
         out: Path | None = None,
         resume: Path | None = None,
+        accept_changes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     ) -> Result:
         """Train several rules in several environments and compare them.
 
@@ -55,11 +56,12 @@ def compare_command(arguments: list[str], program: str) -> Result:
             sweep_seeds: agents that each learning rate is tried with.
             keep_checkpoints: keep the trained agents.
             out: directory to make; by default a new one in `runs`.
-            resume: directory of a comparison to go on with, with its own settings.
+            resume: directory of a comparison to continue, with its own settings.
+            accept_changes: with --resume: continue even though files were changed since it stopped.
         """
         if resume is not None:
             refuse_other_settings(resume, arguments, program)
-            return _result(compare(resume=resume, tell=_tell))
+            return _result(compare(resume=resume, accept_changes=accept_changes, tell=_tell))
         config = configure_comparison(
             suite,
             rules=rules,
@@ -88,7 +90,8 @@ def _tell(line: str) -> None:
 
 def _result(results: Results) -> Result:
     written = comparison.write(results)
-    ok = results.finished and bool(results.aggregates)
+    failed = any(record["status"] == "failed" for record in results.failures.values())
+    ok = results.finished and bool(results.aggregates) and not failed
     return Result(_data(results, written), _text(results, written), ok=ok)
 
 

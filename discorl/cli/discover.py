@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -43,6 +44,8 @@ class _Arguments(DiscoverConfig):
     an earlier run (its directory or its config.json); options override it."""
     resume: Path | None = None
     """Run directory to continue, with its own settings."""
+    accept_changes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """With --resume: continue even though files of the run were changed since it stopped."""
 
     population: tyro.conf.Fixed[tuple[GroupConfig, ...]] = ()
 
@@ -54,7 +57,7 @@ def discover_command(arguments: list[str], program: str) -> Result:
     """Discover a rule with a population of agents, from scratch or from another rule."""
     parsed, config = _parse(arguments, program)
     if parsed.resume is not None:
-        result = discover(resume=parsed.resume)
+        result = discover(resume=parsed.resume, accept_changes=parsed.accept_changes)
     else:
         result = discover(config, out=parsed.out or free_directory(f"discover-{config.preset}"))
     return Result(_data(result), _text(result), ok=result.finished)

@@ -33,6 +33,8 @@ class _Arguments(TrainConfig):
     config.json); options override it."""
     resume: Path | None = None
     """Run directory to continue, with its own settings."""
+    accept_changes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """With --resume: continue even though files of the run were changed since it stopped."""
     start: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Run directory whose network parameters the new run starts from; optimiser and replay start
     fresh."""
@@ -50,14 +52,14 @@ def train_command(arguments: list[str], program: str) -> Result:
     """Train agents on an environment with a rule."""
     parsed, config = _parse(arguments, program)
     if parsed.resume is not None:
-        result = train(resume=parsed.resume)
+        result = train(resume=parsed.resume, accept_changes=parsed.accept_changes)
     else:
         small = small_preset(config.preset)
         if small is not None and "preset" not in peek(arguments, program, "preset"):
             paper = f"preset {config.preset} is the paper's, for accelerators"
             print(f"{paper}; for a few CPU cores: --preset {small}", file=sys.stderr)
         result = train(config, out=parsed.out or free_directory(_name(config)), start=parsed.start)
-    return Result(_data(result), _text(result), ok=result.finished)
+    return Result(_data(result), _text(result), ok=result.finished and not result.lost.all())
 
 
 def _parse(arguments: list[str], program: str) -> tuple[_Arguments, TrainConfig]:
@@ -89,6 +91,7 @@ def _data(result: TrainResult) -> dict:
         "steps": int(metrics[STEP][-1]),
         "seconds": result.seconds,
         "seeds": list(range(result.config.seed, result.config.seed + result.config.seeds)),
+        "lost": [result.config.seed + int(i) for i in result.lost.nonzero()[0]],
         "recent_return": result.recent_return().tolist(),
         "recent_score": _scores(result),
     }
@@ -113,6 +116,11 @@ def _text(result: TrainResult) -> str:
         low, high = references.ends_of(result.config.env)
         scores = ", ".join(f"{value:.3f}" for value in data["recent_score"])
         lines.append(f"as a score: {scores} (0: {low}, 1: {high})")
+    if data["lost"]:
+        lost = ", ".join(map(str, data["lost"]))
+        last = result.finite_checkpoint
+        where = "" if last is None else f"; the last checkpoint before that: {last}"
+        lines.append(f"the parameters of seed {lost} are no finite numbers any more{where}")
     lines.append(f"run directory: {result.path}")
     if result.finished:
         lines.append(f"next: discorl evaluate {result.path}")

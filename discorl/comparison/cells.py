@@ -4,7 +4,6 @@ import dataclasses
 import json
 import logging
 import math
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,18 +11,34 @@ from typing import Any, Literal
 import numpy as np
 
 from discorl.comparison.entries import EnvironmentEntry, RuleEntry, folder_name
+from discorl.runs import Run
 from discorl.runs.files import write_atomically, write_errors_reported
 from discorl.runs.metrics import EPISODES, RETURN, STEP, recent_return
+from discorl.runs.schemas import read_json
 from discorl.training import make_trainer, train
 from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import TrainConfig
 from discorl.training.result import seeds_of
+from discorl.types import UserError
 
 Kind = Literal["sweep", "final"]
 
 RECORD = "result.json"  # in a cell's folder, once there is something to tell
 CURVE_POINTS = 50
 CURVE_WINDOW = 0.1  # of all steps: a point is the mean over the episodes that ended in it
+
+
+_HEAD = {"status": str, "message": str}
+_RECORD = _HEAD | {
+    "seeds": [int],
+    "returns": [float],
+    "learning_rate": float,
+    "updates": int,
+    "steps": int,
+    "seconds": float,
+    "flops_per_update": (float, type(None)),
+    "curve": {"steps": [int], "returns": [[(float, type(None))]]},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +55,12 @@ class Cell:
     @property
     def folder(self) -> Path:
         """Its run directory within the comparison's."""
-        rate = "own" if self.learning_rate is None else f"{self.learning_rate:g}"
+        rate = "own" if self.learning_rate is None else repr(self.learning_rate)
         place = Path("cells", folder_name(self.rule.label), folder_name(self.environment.label))
         return place / f"{self.kind}-rate-{rate}-seeds-{self.seed}-{self.seed + self.seeds - 1}"
 
     def __str__(self) -> str:
-        rate = "" if self.learning_rate is None else f", learning rate {self.learning_rate:g}"
+        rate = "" if self.learning_rate is None else f", learning rate {self.learning_rate}"
         last = self.seed + self.seeds - 1
         seeds = f"seed {self.seed}" if self.seeds == 1 else f"seeds {self.seed} to {last}"
         return f"{self.kind} {self.rule.label} on {self.environment.label}{rate}, {seeds}"
@@ -58,7 +73,17 @@ def read_record(path: Path) -> dict[str, Any] | None:
     "failed", with a "message". Unless failed it also has "returns", by seed.
     """
     file = path / RECORD
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    if not file.exists():
+        return None
+    record = read_json(file, _HEAD)
+    if record["status"] == "failed":
+        return record
+    read_json(file, _RECORD)
+    curve = record["curve"]
+    sizes = {len(record["seeds"]), len(record["returns"]), len(curve["returns"])}
+    if len(sizes) > 1 or any(len(values) != len(curve["steps"]) for values in curve["returns"]):
+        raise UserError(f"{file}: has returns or curves that are not one for each seed")
+    return record
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
@@ -77,6 +102,7 @@ def run(
     *,
     keep_checkpoints: bool,
     programs: ProgramCache | None = None,
+    accept_changes: bool = False,
 ) -> dict[str, Any] | None:
     """Trains a cell, from where it stopped if it ever did, and records what came of it.
 
@@ -85,7 +111,7 @@ def run(
     """
     record: dict[str, Any] | None
     try:
-        record = _train(cell, path, config, steps, programs)
+        record = _train(cell, path, config, steps, programs, accept_changes)
     except Exception as error:  # whatever it is, the other cells go on
         logging.getLogger(__name__).debug("%s failed", cell, exc_info=True)
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -94,16 +120,23 @@ def run(
         return None
     write_record(path, record)
     if record["status"] != "failed" and not keep_checkpoints:
-        shutil.rmtree(path / "checkpoints", ignore_errors=True)
+        with Run.open(path, accept_changes=True) as made:
+            made.drop_checkpoints()
     return record
 
 
 def _train(
-    cell: Cell, path: Path, config: TrainConfig, steps: int, programs: ProgramCache | None
+    cell: Cell,
+    path: Path,
+    config: TrainConfig,
+    steps: int,
+    programs: ProgramCache | None,
+    accept_changes: bool,
 ) -> dict[str, Any] | None:
     if (path / "config.json").exists():
-        result = train(resume=path, programs=programs)
+        result = train(resume=path, programs=programs, accept_changes=accept_changes)
     else:
+        (path / RECORD).unlink(missing_ok=True)  # of a cell that failed before it had a run
         result = train(config, out=path, programs=programs)
     if not result.finished:
         return None

@@ -68,17 +68,25 @@ def _on_host(env: str) -> bool:
 class Results:
     """All that the cells of a comparison have recorded so far."""
 
-    def __init__(self, path: Path, config: ComparisonConfig, scales: Mapping[str, Scale]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: ComparisonConfig,
+        scales: Mapping[str, Scale],
+        sha256: Mapping[str, str],
+    ) -> None:
         """Reads the records.
 
         Args:
             path: the comparison's directory.
             config: its settings.
             scales: by label of environment; those that could not be made are missing.
+            sha256: of the files of learned rules, by label.
         """
         self.path = path
         self.config = config
         self.scales = scales
+        self.sha256 = sha256
         self.sweep = self._read(sweep_cells(config))
         self.chosen = choose(config, self.sweep, scales)
         self.final = self._read(final_cells(config, self.chosen))

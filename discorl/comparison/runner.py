@@ -9,7 +9,6 @@ report/           tables, figures and the page
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -23,12 +22,20 @@ from discorl.comparison.config import ComparisonConfig, configure_comparison, re
 from discorl.comparison.entries import RuleEntry, folder_name
 from discorl.comparison.results import Results, final_cells, sweep_cells
 from discorl.comparison.scales import Scale
-from discorl.runs import Run
+from discorl.runs import Run, schemas
+from discorl.runs.files import naming, sha256_of
+from discorl.runs.schemas import Each
 from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import TrainConfig
 from discorl.types import UserError
 
 KIND = "compare"
+_SCHEMA = {  # of a comparison's configuration
+    "comparison": dict,
+    "scales": Each({"random": float, "optimal": float, "known": bool}),
+    "unavailable": Each(str),
+    "sha256": Each(str),
+}
 Tell = Callable[[str], None]
 
 
@@ -38,6 +45,7 @@ def compare(
     suite: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    accept_changes: bool = False,
     tell: Tell | None = None,
     **settings: Any,
 ) -> Results:
@@ -47,7 +55,8 @@ def compare(
         config: all settings; or else give a suite, single settings, or both.
         suite: name of a suite, or a TOML file.
         out: the directory to make.
-        resume: the directory of a comparison to go on with, in place of settings.
+        resume: the directory of a comparison to continue, in place of settings.
+        accept_changes: whether to resume one whose files were changed since it stopped.
         tell: called with a line of text for every cell.
         **settings: what `configure_comparison` takes, such as `rules` and `environments`.
 
@@ -65,14 +74,14 @@ def compare(
         raise UserError("give either out, a directory to make, or resume, one to go on with")
     with contextlib.ExitStack() as stack:
         if resume is not None:
-            run = stack.enter_context(Run.open(resume))
+            run = stack.enter_context(Run.open(resume, accept_changes=accept_changes))
             check_kind(run)
             _look_again(run)
         else:
             assert out is not None
             config = config or configure_comparison(suite, **settings)
             run = stack.enter_context(create(Path(out), config))
-        return _Runner(run, tell or (lambda line: None)).run()
+        return _Runner(run, tell or (lambda line: None), accept_changes).run()
 
 
 def _look_again(run: Run) -> None:
@@ -102,15 +111,18 @@ def load(path: str | os.PathLike[str]) -> Results:
 
 
 def check_kind(run: Run) -> None:
-    """Refuses runs of other commands."""
+    """Refuses runs of other commands, and what is no description of a comparison."""
     if run.kind != KIND:
         raise UserError(f"{run.path} holds a run of `{run.kind}`; expected one of `{KIND}`")
+    with naming(run.path / "config.json"):
+        schemas.check(run.config, _SCHEMA)
 
 
 class _Runner:
-    def __init__(self, run: Run, tell: Tell) -> None:
+    def __init__(self, run: Run, tell: Tell, accept_changes: bool) -> None:
         self._run = run
         self._tell = tell
+        self._accept_changes = accept_changes
         described = run.config
         self._config = read_config(described)
         self._scales = read_scales(described)
@@ -168,6 +180,7 @@ class _Runner:
             self._config.steps,
             keep_checkpoints=self._config.keep_checkpoints,
             programs=self._programs,
+            accept_changes=self._accept_changes,
         )
 
     def _training(self, cell: Cell) -> TrainConfig:
@@ -199,11 +212,7 @@ def create(path: Path, config: ComparisonConfig) -> Run:
         "comparison": config.as_dict(),
         "scales": _as_json(found),
         "unavailable": unavailable,
-        "sha256": {
-            label: hashlib.sha256(file.read_bytes()).hexdigest()
-            for label, file in files.items()
-            if file is not None
-        },
+        "sha256": {label: sha256_of(file) for label, file in files.items() if file is not None},
     }
     copies = {_copy_name(rule): files[rule.label] for rule in config.rules}
     run = Run.create(path, described, kind=KIND, copies=copies)
@@ -222,7 +231,9 @@ def _copy_name(rule: RuleEntry) -> str:
 
 
 def _results(run: Run) -> Results:
-    return Results(run.path, read_config(run.config), read_scales(run.config))
+    with naming(run.path / "config.json"):
+        config, found = read_config(run.config), read_scales(run.config)
+    return Results(run.path, config, found, run.config["sha256"])
 
 
 def _as_json(found: Mapping[str, Scale]) -> dict[str, dict[str, Any]]:

@@ -23,13 +23,12 @@ from discorl.discovery.start import IMITATED, SCRATCH, check_start, keys_of, sta
 from discorl.envs.host import EnvironmentFailure
 from discorl.rules import Disco, Rule
 from discorl.runs import Run, check_source, compilation, config_of, curves
+from discorl.runs.history import History
 from discorl.runs.interrupts import interrupts
-from discorl.runs.metrics import BEST_SCORE, WALL_TIME, as_columns, as_rows
+from discorl.runs.metrics import BEST_SCORE, WALL_TIME
 from discorl.runs.progress import Progress
 from discorl.runs.versions import versions
 from discorl.types import Array, Params, PyTree, UserError
-
-Rows = list[Row]
 
 
 @jax.tree_util.register_dataclass
@@ -52,8 +51,10 @@ class DiscoverResult:
     eta: Params  # the rule's parameters, or their average, after the last meta-step
     best_eta: Params  # and those that were evaluated best
     best_score: float
-    metrics: dict[str, np.ndarray]  # one row a meta-step
-    evaluations: dict[str, np.ndarray]  # one row an evaluation
+    # One row a meta-step and one an evaluation. Beyond some thousand rows, neighbouring rows are
+    # merged; the files metrics.csv and evaluation.csv have them all.
+    metrics: dict[str, np.ndarray]
+    evaluations: dict[str, np.ndarray]
     path: Path | None  # the run directory
     finished: bool  # False: stopped by the user; the run can be resumed
     seconds: float  # that meta-steps and evaluations took, of all stretches; compilation apart
@@ -64,6 +65,7 @@ def discover(
     *,
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    accept_changes: bool = False,
     rule: rules.Given | None = None,
     **settings: Any,
 ) -> DiscoverResult:
@@ -73,7 +75,8 @@ def discover(
         config: all settings; or else give them one by one.
         out: the run directory to make; None keeps nothing on disk. It will hold the current rule
             in `rule.npz` and the best one in `best.npz`, both ready for `discorl.train`.
-        resume: a run directory to go on with, in place of settings.
+        resume: a run directory to continue, in place of settings.
+        accept_changes: whether to resume a run whose files were changed since it stopped.
         rule: the rule to discover: a text that names it, or a rule of your own, as a pair with the
             parameters to start from or without, which makes new ones.
         **settings: settings of `DiscoverConfig`; see `discorl.configure_discovery`.
@@ -93,7 +96,7 @@ def discover(
     with contextlib.ExitStack() as stack:
         run = None
         if resume is not None:
-            run = stack.enter_context(Run.open(resume))
+            run = stack.enter_context(Run.open(resume, accept_changes=accept_changes))
             if run.kind != "discover":
                 raise UserError(f"{resume} holds a run of `{run.kind}`, not of `discover`")
             config = config_of(run, DiscoverConfig)
@@ -118,6 +121,7 @@ def discover(
             )
             if run is not None:
                 built.save(run.path / "start.npz", eta)
+                run.note_file("start.npz")
         return _Loop(config, method, scoring, built, eta, run).run()
 
 
@@ -151,8 +155,8 @@ class _Loop:
         self._rule = rule
         self._eta = eta
         self._run = run
-        self._rows: Rows = []
-        self._evaluations: Rows = []
+        self._metrics, self._evaluations = History(), History()
+        self._evaluated = -1  # the meta-step of the newest evaluation
         self._seconds = 0.0  # of meta-steps and evaluations, in all stretches of the run
         self._versions = versions()
 
@@ -162,9 +166,9 @@ class _Loop:
         saved, stopped = done, False
         with Progress(config.meta_steps, "meta-steps") as progress, interrupts() as interrupted:
             try:
-                evaluations = len(self._evaluations)
+                evaluated = self._evaluated
                 state = self._evaluate_if_due(done, state)
-                if done == config.meta_steps and len(self._evaluations) > evaluations:
+                if done == config.meta_steps and self._evaluated > evaluated:
                     self._save(done, state)  # what a failure had prevented
                 while done < config.meta_steps and not stopped:
                     with compilation.Stopwatch() as watch:
@@ -181,7 +185,7 @@ class _Loop:
                         saved = done
                     headline = self._method.headline
                     name = headline.rpartition("/")[2].removeprefix("episodic_")
-                    shown = {name: self._rows[-1][headline]}
+                    shown = {name: row[headline]}
                     if math.isfinite(state.best_score):
                         shown |= {"best score": float(state.best_score)}
                     progress.update(done, shown)
@@ -203,10 +207,7 @@ class _Loop:
         if self._run is not None:
             restored = self._run.restore(jax.eval_shape(self._initial_state))
             if restored is not None:
-                self._rows = as_rows(self._run.metrics())
-                self._evaluations = as_rows(self._run.metrics("evaluation"))
-                both = [*self._rows[-1:], *self._evaluations[-1:]]
-                self._seconds = max((row[WALL_TIME] for row in both), default=0.0)
+                self._read_back(self._run)
                 done, state = restored[0], jax.tree.map(jnp.asarray, restored[1])
                 # The files may be older than the checkpoint, or newer if that was damaged.
                 self._write_rules(done, state)
@@ -218,11 +219,21 @@ class _Loop:
                 return done, state
         return 0, self._initial_state()
 
+    def _read_back(self, run: Run) -> None:
+        """Remembers what was logged up to the checkpoint."""
+        for rows in run.rows():
+            self._metrics.extend(rows)
+            self._seconds = max([self._seconds, *(row[WALL_TIME] for row in rows[-1:])])
+        for rows in run.rows("evaluation"):
+            self._evaluations.extend(rows)
+            self._seconds = max([self._seconds, *(row[WALL_TIME] for row in rows[-1:])])
+            self._evaluated = rows[-1]["update"] if rows else self._evaluated
+
     def _log(self, done: int, row: Row, agents: list[Row]) -> None:
         place = {"update": done, WALL_TIME: self._seconds}
-        self._rows.append(place | row)
+        self._metrics.extend([place | row])
         if self._run is not None:
-            self._run.log(self._rows[-1:])
+            self._run.log([place | row])
             self._run.log([place | agent for agent in agents], "agents")
 
     def _with_advice(self, done: int, error: EnvironmentFailure) -> EnvironmentFailure:
@@ -236,8 +247,7 @@ class _Loop:
     def _evaluate_if_due(self, done: int, state: DiscoverState) -> DiscoverState:
         """Also makes up for an evaluation in which an environment failed, in a resumed run."""
         due = done % self._config.evaluate_every == 0 or done == self._config.meta_steps
-        evaluated = bool(self._evaluations) and self._evaluations[-1]["update"] == done
-        return self._evaluate(done, state) if due and not evaluated else state
+        return self._evaluate(done, state) if due and self._evaluated != done else state
 
     def _evaluate(self, done: int, state: DiscoverState) -> DiscoverState:
         """Scores the rule; the best one so far becomes part of the state."""
@@ -256,7 +266,8 @@ class _Loop:
             state = DiscoverState(state.search, eta, jnp.float32(score.mean), jnp.int32(done))
         row = {"update": done, WALL_TIME: self._seconds} | score.row()
         row |= {BEST_SCORE: float(state.best_score)}
-        self._evaluations.append(row)
+        self._evaluations.extend([row])
+        self._evaluated = done
         if self._run is not None:
             self._run.log([row], "evaluation")
         return state
@@ -268,8 +279,8 @@ class _Loop:
             names = dict.fromkeys(group.env.partition(":")[0] for group in self._config.population)
             curves.discovery_curve(
                 self._run.curve_path,
-                as_columns(self._rows),
-                as_columns(self._evaluations),
+                self._metrics.columns(),
+                self._evaluations.columns(),
                 title=f"discovery on {', '.join(names)}",
             )
 
@@ -301,8 +312,8 @@ class _Loop:
             eta=self._method.eta(state.search),
             best_eta=state.best_eta,
             best_score=float(state.best_score),
-            metrics=as_columns(self._rows),
-            evaluations=as_columns(self._evaluations),
+            metrics=self._metrics.columns(),
+            evaluations=self._evaluations.columns(),
             path=None if self._run is None else self._run.path,
             finished=done == self._config.meta_steps,
             seconds=self._seconds,

@@ -17,18 +17,20 @@ from discorl.reports import page
 from discorl.reports.charts import Line, LineChart
 from discorl.reports.page import NOTHING, Cell, Table
 from discorl.runs import Run, panels
-from discorl.runs.files import write_atomically, write_errors_reported
+from discorl.runs.files import read_bytes, write_atomically, write_errors_reported
 from discorl.runs.metrics import (
     EPISODES,
     PLACES,
     RETURN,
     STEP,
-    MetricsFile,
+    TABLES,
     by_seed,
     known_mean,
     recent_return,
     recent_score,
 )
+from discorl.runs.npz import MAX_BYTES
+from discorl.runs.versions import read_versions
 from discorl.types import UserError
 
 Columns = Mapping[str, np.ndarray]
@@ -101,10 +103,9 @@ def write(paths: Sequence[Path], file: Path) -> Path:
 
 def _read(path: Path, label: str) -> _Shown:
     with Run.open(path, read_only=True) as run:
-        found = {file.stem: MetricsFile(file).columns() for file in sorted(path.glob("*.csv"))}
+        found = {name: run.metrics(name) for name in TABLES}
     tables = {name: table for name, table in found.items() if len(table.get("update", ()))}
-    versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
-    return _Shown(run, label, tables, versions)
+    return _Shown(run, label, tables, read_versions(path))
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
@@ -270,5 +271,5 @@ def _reference(run: Run) -> Reference | None:
 def _films(shown: Sequence[_Shown]) -> Iterator[dict[str, str]]:
     for each in shown:
         for film in sorted(each.run.path.glob("*.gif")):
-            content = base64.b64encode(film.read_bytes()).decode()
+            content = base64.b64encode(read_bytes(film, MAX_BYTES)).decode()
             yield {"label": each.label, "name": film.name, "content": content}

@@ -14,6 +14,7 @@ from discorl.comparison.results import Results
 from discorl.reports import charts, page
 from discorl.reports.page import NOTHING, Cell, Rows, Table
 from discorl.runs.statistics import AGGREGATES, SAMPLES, Estimate
+from discorl.runs.versions import read_versions
 
 FEW_RUNS = 5
 
@@ -39,12 +40,11 @@ def context(results: Results, scores: bytes, drawn: list[charts.Chart]) -> dict[
     The page keeps `scores`, the table of all runs, as CSV.
     """
     config, tasks = results.config, results.tasks
-    described = json.loads((results.path / "config.json").read_text(encoding="utf-8"))["config"]
-    versions = json.loads((results.path / "versions.json").read_text(encoding="utf-8"))
+    versions = read_versions(results.path)
     whole = len(results.complete) == len(config.rules) * len(config.environments)
     named = {chart.name: chart for chart in drawn}
     names = ("aggregates", "improvement", "profiles", "efficiency")
-    hashes = {f"sha256 of {name}": value for name, value in described["sha256"].items()}
+    hashes = {f"sha256 of {name}": value for name, value in results.sha256.items()}
     return {
         "about": config.about,
         "best": _best(results),
@@ -67,7 +67,7 @@ def context(results: Results, scores: bytes, drawn: list[charts.Chart]) -> dict[
         "failures": _failures(results),
         "command": versions["command"],
         "hashes": page.pairs("rules", hashes),
-        "settings": json.dumps(described["comparison"], indent=1),
+        "settings": json.dumps(config.as_dict(), indent=1),
         "versions": page.pairs("versions", versions),
         "scores": base64.b64encode(scores).decode(),
     }

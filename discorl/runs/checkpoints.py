@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.runs import npz
-from discorl.runs.files import write_atomically
+from discorl.runs.files import open_regular, write_atomically
 from discorl.types import PyTree, UserError
 
 _MANIFEST = "manifest.json"
@@ -81,7 +81,9 @@ def restore(path: str | os.PathLike[str], template: PyTree, part: str = "") -> P
     specs = {name: _spec(name, leaf) for name, leaf in leaves.items()}
     with contextlib.ExitStack() as stack:
         with _damage_reported(path):
-            archive = stack.enter_context(zipfile.ZipFile(path))
+            file = stack.enter_context(open_regular(path))
+            archive = stack.enter_context(zipfile.ZipFile(file))
+            _check_members(archive, os.fstat(file.fileno()).st_size)
             found = _read_manifest(archive)
         if part:
             within = (part + "[", part + ".")
@@ -134,11 +136,20 @@ def _manifest_text(specs: dict[str, _Spec]) -> str:
     return json.dumps({"format": _FORMAT, "arrays": arrays}, indent=1)
 
 
+def _check_members(archive: zipfile.ZipFile, size: int) -> None:
+    """Refuses what would unpack to more than the file: nothing of ours is compressed."""
+    for info in archive.infolist():
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise ValueError(f"{info.filename} is compressed")
+    if sum(info.file_size for info in archive.infolist()) > size:
+        raise ValueError("its arrays overlap")
+
+
 def _read_manifest(archive: zipfile.ZipFile) -> dict[str, str]:
     manifest = json.loads(archive.read(_MANIFEST))
     if manifest["format"] != _FORMAT:
         raise ValueError(f"format {manifest['format']}, this version reads {_FORMAT}")
-    return dict(manifest["arrays"])
+    return {str(name): str(spec) for name, spec in manifest["arrays"].items()}
 
 
 def _check_same_tree(path: Path, found: dict[str, str], expected: dict[str, str]) -> None:

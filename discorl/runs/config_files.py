@@ -1,23 +1,29 @@
 """Settings from files: TOML that a person wrote, or the config of an earlier run."""
 
-import json
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from discorl.types import UserError
+from discorl.runs.directory import CONFIG_SCHEMA, Run
+from discorl.runs.files import naming, read_bytes
+from discorl.runs.schemas import MAX_BYTES, read_json
+from discorl.types import UserError, settings
+
+Config = TypeVar("Config")
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The table of a TOML file."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UserError(f"{path}: cannot be read: {reason}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: is not TOML: {error}") from error
+    content = read_bytes(path, MAX_BYTES)
+    with naming(path):
+        try:
+            return tomllib.loads(content.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise UserError(f"is no text: byte {error.start} is not UTF-8") from error
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise UserError(f"is not TOML: {error}") from error
 
 
 def read_settings(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
@@ -32,13 +38,34 @@ def read_settings(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         file /= "config.json"
     if file.suffix != ".json":
         raise UserError(f"{path}: expected a TOML file, a run directory or its config.json")
+    described = read_json(file, CONFIG_SCHEMA)
+    if described["kind"] != kind:
+        raise UserError(
+            f"{file}: describes a run of `{described['kind']}`; expected one of `{kind}`"
+        )
+    return described["config"]
+
+
+def check_source(config: Any, given: Mapping[str, Any], *, out: Any, resume: Any) -> None:
+    """Refuses a run whose settings would come from several places, or from nowhere."""
+    for name, place in (("out", out), ("resume", resume)):
+        if place is not None and not os.fspath(place):
+            raise UserError(f"{name} is {place!r}; expected a directory")
+    if sum(x is not None for x in (config, resume, given or None)) > 1:
+        raise UserError("give one of config, resume and single settings, not several of them")
+    if resume is not None and out is not None:
+        raise UserError("a resumed run goes on in its own directory: give either resume or out")
+
+
+def config_of(run: Run, kind: type[Config], values: Mapping[str, Any] | None = None) -> Config:
+    """The configuration of a run, by default from all of its settings.
+
+    Settings that an earlier version of discorl did not have get their defaults: a setting that is
+    added must do by default what was done before.
+    """
     try:
-        described = json.loads(file.read_text(encoding="utf-8"))
-        made, config = described["kind"], described["config"]
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file}: does not describe a run: {error!r}") from error
-    if made != kind:
-        raise UserError(f"{file}: describes a run of `{made}`; expected one of `{kind}`")
-    return config
+        return settings.build(kind, run.config if values is None else values)
+    except UserError as error:
+        raise UserError(
+            f"{run.path} was made by another version of discorl (see its versions.json): {error}"
+        ) from error

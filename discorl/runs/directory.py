@@ -2,6 +2,7 @@
 
     config.json       the kind of run and its configuration
     versions.json     the software, the device and the command it was started with
+    manifest.json     checksums of the configuration, of copied rules, and of the tables so far
     metrics.csv       one row per logged update (and seed)
     tensorboard/      the same numbers as TensorBoard events
     checkpoints/      00000500.npz, ...: the newest states
@@ -9,29 +10,30 @@
     lock              held by the process that writes
 
 A run may be killed at any moment. What is resumed is the newest checkpoint that reads back whole,
-with the metrics cut back to it, so that the resumed run continues as if it had never stopped.
+with the metrics cut back to it, so that the resumed run continues as if it had never stopped. Only
+files of the names above are ever touched.
 """
 
-import contextlib
-import errno
+import dataclasses
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from discorl.runs import checkpoints, files
-from discorl.runs.metrics import MetricsFile, Row, TensorBoard
-from discorl.runs.versions import versions
-from discorl.types import PyTree, UserError, settings
+from discorl.runs import checkpoints, files, folders, manifest, versions
+from discorl.runs.manifest import Manifest
+from discorl.runs.metrics import TABLES, Row, TensorBoard, as_rows
+from discorl.runs.schemas import read_json
+from discorl.runs.tables import MetricsFile
+from discorl.types import PyTree, UserError
 
-Config = TypeVar("Config")
-
-# Of a disk, a quota or a size limit that is exhausted.
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+KEEP = 2  # checkpoints: the newest may turn out to be damaged
+CONFIG_SCHEMA = {"kind": str, "config": dict}  # of config.json
 
 
 class Run:
@@ -43,12 +45,14 @@ class Run:
         config: the configuration it was made with, as JSON gives it back.
     """
 
-    def __init__(self, path: Path, lock: BinaryIO | None) -> None:
-        described = json.loads((path / "config.json").read_text())
+    def __init__(self, path: Path, lock: BinaryIO | None, noted: Manifest | None = None) -> None:
+        described = read_json(path / "config.json", CONFIG_SCHEMA)
         self.path = path
         self.kind: str = described["kind"]
         self.config: dict[str, Any] = described["config"]
         self._lock = lock  # None: open for reading only
+        self._manifest = noted or Manifest({})
+        self._tables = {name: MetricsFile(path / f"{name}.csv") for name in TABLES}
         self._tensorboard = TensorBoard(path / "tensorboard")
 
     @classmethod
@@ -59,61 +63,106 @@ class Run:
         kind: str = "train",
         copies: Mapping[str, Path | None] | None = None,
     ) -> Self:
-        """Makes a new run directory, which must not hold a run already.
+        """Makes a new run directory, which must be new or empty.
 
         `config` is everything the run depends on, as JSON can hold it. `copies` are files to copy
         into the run, by their names in it, so that it stands alone.
         """
         path = Path(path)
-        described = json.dumps({"kind": kind, "config": dict(config)}, indent=2)
+        described = json.dumps({"kind": kind, "config": dict(config)}, indent=2).encode()
+        wanted = {name: source for name, source in (copies or {}).items() if source is not None}
+        folders.require_free(path, wanted)
         try:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the run directory {path}: {error.strerror}") from error
-        lock = _acquire_lock(path)
+        lock = folders.acquire_lock(path)
         try:
-            if (path / "config.json").exists():
-                raise UserError(
-                    f"{path} already holds a run; resume it with `--resume {path}` "
-                    "or choose another directory"
+            folders.require_free(path, wanted)  # another process may have been quicker
+            sums = {"config.json": manifest.sha256_of_bytes(described)}
+            with folders.troubles_reported(path, "the run was not created"):
+                folders.write(
+                    path / versions.NAME, json.dumps(versions.versions(), indent=2).encode()
                 )
-            with _full_disk_reported(path, "the run was not created"):
-                _write(path / "versions.json", json.dumps(versions(), indent=2).encode())
-                for name, source in (copies or {}).items():
-                    if source is not None:
-                        _write(path / name, source.read_bytes())
+                for name, source in wanted.items():
+                    content = files.read_bytes(source, 2**30)
+                    folders.write(path / name, content)
+                    sums[name] = manifest.sha256_of_bytes(content)
+                noted = Manifest(sums)
+                noted.write(path)
                 # Last, because it is what makes the directory a run.
-                _write(path / "config.json", described.encode())
-            return cls(path, lock)
+                folders.write(path / "config.json", described)
+            return cls(path, lock, noted)
         except BaseException:
             lock.close()
             raise
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> Self:
-        """Opens a run that exists, to resume it or only to read it."""
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        accept_changes: bool = False,
+    ) -> Self:
+        """Opens a run that exists, to resume it or only to read it.
+
+        A run is resumed only if its configuration, rules, metrics and checkpoints are those that it
+        was left with, or if changes are accepted.
+        """
         path = Path(path)
-        if not (path / "config.json").is_file():
+        if not (path / "config.json").exists():
             raise UserError(f"{path} is not a run directory: it has no config.json")
-        lock = None if read_only else _acquire_lock(path)
+        if read_only:
+            return cls(path, None)
+        lock = folders.acquire_lock(path)
         try:
-            if lock is not None:
-                for folder in (path, path / "checkpoints"):
-                    files.remove_leftovers(folder)
-            return cls(path, lock)
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            _release_lock(lock)
-            raise UserError(f"{path / 'config.json'} does not describe a run: {error}") from error
+            for folder in (path, path / "checkpoints"):
+                files.remove_leftovers(folder)
+            run = cls(path, lock)
+            run._check_manifest(accept_changes)
+            return run
         except BaseException:
-            _release_lock(lock)
+            lock.close()
             raise
+
+    def _check_manifest(self, accept_changes: bool) -> None:
+        """Finds out what was changed since the run was last written."""
+        noted, changes = manifest.read_or_explain(self.path)
+        if noted is not None:
+            changes = noted.changes(self.path, self.checkpoint_updates())
+        if changes and not accept_changes:
+            raise UserError(
+                f"{self.path} is not as it was left: {'; '.join(changes)}. Put it back, or go on "
+                f"with what is there now: `--resume {self.path} --accept-changes`"
+            )
+        self._manifest = noted or Manifest({})
+        if changes:
+            names = {"config.json", *self._manifest.files}
+            present = [name for name in sorted(names) if (self.path / name).exists()]
+            sums = {name: files.sha256_of(self.path / name) for name in present}
+            self._note(files=sums, tables={}, checkpoint=None)
+
+    def _note(self, **changes: Any) -> None:
+        """Writes the manifest anew."""
+        self._manifest = dataclasses.replace(self._manifest, **changes)
+        self._manifest.write(self.path)
+
+    def note_file(self, name: str) -> None:
+        """Has the manifest guard a file that was written into the run."""
+        sums = {**self._manifest.files, name: files.sha256_of(self.path / name)}
+        with folders.troubles_reported(self.path, f"{name} is not guarded"):
+            self._note(files=sums)
 
     def describe(self, config: Mapping[str, Any]) -> None:
         """Writes the configuration anew, where more of it has become known."""
         self._check_writable()
-        described = json.dumps({"kind": self.kind, "config": dict(config)}, indent=2)
-        with _full_disk_reported(self.path, "the configuration is as it was"):
-            _write(self.path / "config.json", described.encode())
+        described = json.dumps({"kind": self.kind, "config": dict(config)}, indent=2).encode()
+        others = {n: x for n, x in self._manifest.files.items() if n != "config.json"}
+        with folders.troubles_reported(self.path, "the configuration is as it was"):
+            self._note(files=others)  # so that a kill in between does not look like an edit
+            folders.write(self.path / "config.json", described)
+            self._note(files={**others, "config.json": manifest.sha256_of_bytes(described)})
         self.config = dict(config)
 
     def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
@@ -124,12 +173,15 @@ class Run:
         with a column "seed" or "agent" go to one TensorBoard folder for each.
         """
         self._check_writable()
-        with _full_disk_reported(self.path, f"the last rows of {table}.csv are missing"):
-            self._table(table).append(rows)
+        with folders.troubles_reported(self.path, f"the last rows of {table}.csv are missing"):
+            self._tables[table].append(rows)
             self._tensorboard.append(rows, table)
 
-    def save(self, update: int, state: PyTree, *, keep: int = 2) -> None:
-        """Writes a checkpoint of an update, then deletes all but the newest `keep`."""
+    def save(self, update: int, state: PyTree, *, keep: int = KEEP, finite: bool = True) -> None:
+        """Writes a checkpoint of an update, then deletes all but the newest `keep`.
+
+        The newest one whose parameters are `finite` remains, however many come after it.
+        """
         self._check_writable()
         present = self.checkpoint_updates()
         if present and update < present[-1]:
@@ -139,14 +191,30 @@ class Run:
         previous = (
             f"the checkpoint of update {present[-1]} stands" if present else "none stands yet"
         )
-        with _full_disk_reported(self.path, f"this checkpoint was not written; {previous}"):
+        with folders.troubles_reported(self.path, f"this checkpoint was not written; {previous}"):
             # First, so that a checkpoint never covers updates whose metrics a power cut could take.
-            for table in self._tables():
-                self._table(table).sync()
+            for table in self._tables.values():
+                table.sync()
             self._tensorboard.flush()
+            (self.path / "checkpoints").mkdir(exist_ok=True)
             checkpoints.save(self._checkpoint(update), state)
+            last_finite = update if finite else self._manifest.finite_checkpoint
+            self._note(tables=self._prefixes(), checkpoint=update, finite_checkpoint=last_finite)
+            self._prune(keep)
+
+    def _prune(self, keep: int) -> None:
+        """Deletes all checkpoints but the newest, and the newest finite one."""
         for superfluous in self.checkpoint_updates()[:-keep]:
-            self._checkpoint(superfluous).unlink()
+            if superfluous != self._manifest.finite_checkpoint:
+                self._checkpoint(superfluous).unlink()
+
+    def drop_checkpoints(self) -> None:
+        """Deletes all checkpoints; a resume then starts over."""
+        self._check_writable()
+        with folders.troubles_reported(self.path, "some checkpoints may be left"):
+            self._note(checkpoint=None, finite_checkpoint=None)
+            for update in self.checkpoint_updates():
+                self._checkpoint(update).unlink()
 
     def restore(self, template: PyTree, part: str = "") -> tuple[int, PyTree] | None:
         """The update and state of the newest checkpoint that is whole; None without any.
@@ -173,18 +241,27 @@ class Run:
 
     def metrics(self, table: str = "metrics") -> dict[str, np.ndarray]:
         """All rows of a table as columns, int64 where every value is whole, else float64."""
-        return self._table(table).columns()
+        return self._tables[table].columns()
 
-    def _tables(self) -> list[str]:
-        return sorted(path.stem for path in self.path.glob("*.csv"))
-
-    def _table(self, name: str) -> MetricsFile:
-        return MetricsFile(self.path / f"{name}.csv")
+    def rows(self, table: str = "metrics") -> Iterator[list[dict[str, Any]]]:
+        """All rows of a table, some thousand at a time."""
+        return map(as_rows, self._tables[table].chunks())
 
     def checkpoint_updates(self) -> list[int]:
         """The updates that have a checkpoint, in order."""
-        names = (file.stem for file in (self.path / "checkpoints").glob("*.npz"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        found = (file.stem for file in (self.path / "checkpoints").glob("*.npz"))
+        updates = (int(name) for name in found if name.isdecimal() and name.isascii())
+        return sorted(update for update in updates if self._checkpoint(update).exists())
+
+    @property
+    def finite_checkpoint(self) -> Path | None:
+        """The newest checkpoint whose parameters are all finite, if it is known."""
+        update = self._manifest.finite_checkpoint
+        return None if update is None else self._checkpoint(update)
+
+    def _prefixes(self) -> dict[str, manifest.Prefix]:
+        found = {f"{name}.csv": table.prefix() for name, table in self._tables.items()}
+        return {name: prefix for name, prefix in found.items() if prefix is not None}
 
     @property
     def curve_path(self) -> Path:
@@ -194,7 +271,8 @@ class Run:
     def close(self) -> None:
         """Lets go of the run, so that another process may write it."""
         self._tensorboard.close()
-        _release_lock(self._lock)
+        if self._lock is not None:
+            self._lock.close()
         self._lock = None
 
     def __enter__(self) -> Self:
@@ -218,64 +296,10 @@ class Run:
                 # Damaged, and in the way: by its number it would count among the newest to keep.
                 damaged = self._checkpoint(later)
                 damaged.replace(damaged.with_name(damaged.name + ".damaged"))
-        with _full_disk_reported(self.path, "nothing was changed"):
-            for table in self._tables():
-                self._table(table).cut(update)
-        self._tensorboard.restart(
-            {table: self._table(table).next_step() for table in self._tables()}
-        )
-
-
-def check_source(config: Any, given: Mapping[str, Any], *, out: Any, resume: Any) -> None:
-    """Refuses a run whose settings would come from several places."""
-    if sum(x is not None for x in (config, resume, given or None)) > 1:
-        raise UserError("give one of config, resume and single settings, not several of them")
-    if resume is not None and out is not None:
-        raise UserError("a resumed run goes on in its own directory: give either resume or out")
-
-
-def config_of(run: Run, kind: type[Config], values: Mapping[str, Any] | None = None) -> Config:
-    """The configuration of a run, by default from all of its settings.
-
-    Settings that an earlier version of discorl did not have get their defaults: a setting that is
-    added must do by default what was done before.
-    """
-    try:
-        return settings.build(kind, run.config if values is None else values)
-    except UserError as error:
-        raise UserError(
-            f"{run.path} was made by another version of discorl (see its versions.json): {error}"
-        ) from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    files.write_atomically(path, lambda file: file.write(content))
-
-
-@contextlib.contextmanager
-def _full_disk_reported(path: Path, consequence: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        raise UserError(
-            f"no room left to write the run {path} ({error.strerror}): {consequence}. "
-            f"Free some space and continue with `--resume {path}`"
-        ) from error
-
-
-def _acquire_lock(path: Path) -> BinaryIO:
-    try:
-        return files.lock(path / "lock", wait=False)
-    except BlockingIOError as error:
-        raise UserError(
-            f"another process is writing the run {path}; wait until it ends, or stop it first"
-        ) from error
-    except OSError as error:
-        raise UserError(f"cannot write to the run {path}: {error.strerror}") from error
-
-
-def _release_lock(lock: BinaryIO | None) -> None:
-    if lock is not None:
-        lock.close()
+        with folders.troubles_reported(self.path, "nothing was changed"):
+            self._note(tables={})  # so that a kill in between does not look like an edit
+            for table in self._tables.values():
+                table.cut(-math.inf if update is None else update)
+            self._note(tables=self._prefixes(), checkpoint=update)
+            self._prune(KEEP)  # a kill may have come between a checkpoint and this
+        self._tensorboard.restart({name: table.next_step for name, table in self._tables.items()})

@@ -1,11 +1,19 @@
-"""Files of the user: written whole or not at all, locked, and their troubles told by name."""
+"""Files of the user: regular ones only, written whole or not at all, locked.
+
+Everything that discorl reads or writes goes through here. A device, a FIFO or a folder in place of
+a file is refused by name: reading a FIFO would block for ever, and replacing a device would break
+the machine of somebody who is root.
+"""
 
 import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import os
+import re
 import secrets
+import stat
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +21,15 @@ from typing import BinaryIO
 
 from discorl.types import UserError
 
-_TEMPORARY_SUFFIX = ".partial"
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a symbolic link",
+}
 _LOCKS_UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
 
 
@@ -31,14 +47,18 @@ def cache_root() -> Path:
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Replaces a file in one step: readers see the old file or the new one, never a part.
+    """Replaces a regular file in one step: readers see the old one or the new one, never a part.
 
     The new content is on the disk before it takes the name, so this also holds across a power cut.
     If anything fails, the old file stands and nothing else is left behind.
     """
     path = Path(path)
+    if not path.name:
+        raise UserError(f"{str(path)!r}: expected the name of a file to write")
+    with contextlib.suppress(FileNotFoundError):
+        require_regular(path, path.lstat())
     # Not `tempfile`: its files are private to the user, and many of ours are made to be shared.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with temporary.open("xb") as file:
             write(file)
@@ -56,8 +76,65 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> None:
 
     Only for a folder that no other process is writing to.
     """
-    for leftover in Path(folder).glob(f".*{_TEMPORARY_SUFFIX}"):
-        leftover.unlink(missing_ok=True)
+    for leftover in Path(folder).glob(".*.partial"):
+        if is_leftover(leftover.name):
+            leftover.unlink(missing_ok=True)
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file is called as what `write_atomically` leaves if it is killed."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Opens a file to read, which may be reached by a symbolic link, without ever waiting for it.
+
+    Raises:
+        UserError: it is not a regular file.
+        OSError: it cannot be opened.
+    """
+    return os.fdopen(_descriptor(path, os.O_RDONLY), "rb")
+
+
+def open_to_append(path: str | os.PathLike[str]) -> io.BufferedWriter:
+    """Opens a file to add to it, and makes it if need be; see `open_regular`."""
+    return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+
+
+def _descriptor(path: str | os.PathLike[str], flags: int) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        require_regular(path, Path(path).stat())  # to open a device may already do something
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        require_regular(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def require_regular(path: str | os.PathLike[str], found: os.stat_result) -> None:
+    """Refuses whatever is not a regular file."""
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
+        raise UserError(f"{os.fspath(path)}: is {kind}; expected a regular file")
+
+
+def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
+    """A whole file.
+
+    Args:
+        path: the file.
+        most: bytes that it may have.
+
+    Raises:
+        UserError: it is absent, no regular file, too large or cannot be read; the message names it.
+    """
+    with read_errors_reported(path), open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise UserError(f"{path}: has {size:,} bytes; expected at most {most:,}")
+        return file.read(most)
 
 
 def lock(path: str | os.PathLike[str], *, wait: bool) -> BinaryIO:
@@ -69,7 +146,7 @@ def lock(path: str | os.PathLike[str], *, wait: bool) -> BinaryIO:
     Raises:
         BlockingIOError: another process holds the lock, and `wait` is false.
     """
-    holder = Path(path).open("ab")  # noqa: SIM115 - it is the caller who closes it
+    holder = open_to_append(path)
     try:
         fcntl.flock(holder, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -85,7 +162,7 @@ def lock(path: str | os.PathLike[str], *, wait: bool) -> BinaryIO:
 
 def sha256_of(path: Path) -> str:
     """The hash of a file's content, in hexadecimal digits."""
-    with path.open("rb") as file:
+    with read_errors_reported(path), open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -96,6 +173,17 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+@contextlib.contextmanager
+def read_errors_reported(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Tells the user, instead of failing with a traceback, that a file cannot be read."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

@@ -1,18 +1,13 @@
-"""The numbers a run logs: a table in CSV, and the same as TensorBoard events."""
+"""The numbers a run logs: their names, what they come to, and TensorBoard events of them."""
 
 import contextlib
-import csv
-import io
 import math
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from discorl.runs.files import write_atomically
 
 Row = Mapping[str, float | int]
 
@@ -31,6 +26,7 @@ TOTAL_LOSS = "losses/total"
 WALL_TIME = "wall_time"
 # Columns that say where and when a row belongs, rather than what was found there.
 PLACES = ("update", "seed", "agent", "group", STEP, WALL_TIME)
+TABLES = ("metrics", "agents", "evaluation")  # that a run may have, each as NAME.csv
 RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is reported
 
 
@@ -42,6 +38,41 @@ def as_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
 def as_columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """Rows of the same names as a table of columns."""
     return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+
+def merge(columns: Mapping[str, np.ndarray], whole: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """Rows of several updates as one row: the last axis goes.
+
+    The place is that of the last update. Episodes are counted together, and what is a mean over
+    episodes is weighted by them. A loss that is no number stays none.
+
+    Args:
+        columns: [..., rows] by name.
+        whole: the columns of counts, such as those of what was dropped so far.
+    """
+    merged = {}
+    for name, values in columns.items():
+        if name == EPISODES:
+            merged[name] = values.sum(axis=-1)
+        elif values.shape[-1] == 1:
+            merged[name] = values[..., 0]
+        elif EPISODES in columns and (name in (RETURN, LENGTH) or name.startswith(EPISODE)):
+            merged[name] = _weighted_mean(values, columns[EPISODES])
+        elif name in PLACES or name == SPEED or name in whole:
+            merged[name] = values[..., -1]
+        elif name.startswith("losses/"):
+            merged[name] = values.mean(axis=-1)
+        else:
+            merged[name] = _weighted_mean(values, np.ones(values.shape))
+    return merged
+
+
+def _weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Means over the last axis of what is not NaN; NaN where there is nothing else."""
+    weights = np.where(np.isnan(values), 0.0, weights)
+    total = (np.where(weights > 0, values, 0.0) * weights).sum(axis=-1)
+    count = weights.sum(axis=-1)
+    return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
 
 
 def known_mean(values: np.ndarray) -> np.ndarray:
@@ -90,81 +121,6 @@ def recent_score(columns: Mapping[str, np.ndarray]) -> float:
 
 def _latest(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return columns["update"] > (1 - RECENT) * columns["update"].max()
-
-
-class MetricsFile:
-    """A CSV file of numbers that grows by whole lines; its first line names the columns."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def append(self, rows: Sequence[Row]) -> None:
-        """Adds rows; all of them have the columns of the very first one."""
-        if not rows:
-            return
-        header = self._header()
-        names = header or list(rows[0])
-        for row in rows:
-            _check_columns(row, names)
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if not header:
-            writer.writerow(names)
-        writer.writerows([_cell(row[name]) for name in names] for row in rows)
-        size = self._path.stat().st_size if self._path.exists() else 0
-        try:
-            with self._path.open("ab") as file:
-                file.write(text.getvalue().encode())
-        except OSError:
-            os.truncate(self._path, size)  # else the next row would continue half a line
-            raise
-
-    def sync(self) -> None:
-        """Puts the rows so far on the disk."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                os.fsync(file.fileno())
-
-    def cut(self, update: int | None) -> None:
-        """Drops the rows after an update; with None everything, the names of columns too."""
-        lines = self._lines()
-        kept: list[str] = []
-        if lines and update is not None:
-            position = _parse(lines[0]).index("update")
-            kept = [line for line in lines[1:] if int(_parse(line)[position]) <= update]
-            kept.insert(0, lines[0])
-        text = "".join(kept)
-        if self._path.exists() and self._path.read_bytes() != text.encode():
-            write_atomically(self._path, lambda file: file.write(text.encode()))
-
-    def columns(self) -> dict[str, np.ndarray]:
-        """All rows as columns, int64 where every value is whole, else float64."""
-        lines = self._lines()
-        if not lines:
-            return {}
-        names, *rows = csv.reader(lines)
-        cells = zip(*rows, strict=True) if rows else ((),) * len(names)
-        return {name: _numbers(column) for name, column in zip(names, cells, strict=True)}
-
-    def next_step(self) -> int:
-        """The first step, of the environment or else update, that no row has."""
-        columns = self.columns()
-        steps = columns.get(STEP, columns.get("update", np.zeros(0)))
-        return int(steps.max()) + 1 if len(steps) else 0
-
-    def _header(self) -> list[str]:
-        if not self._path.exists():
-            return []
-        with self._path.open(encoding="utf-8") as file:
-            line = file.readline()
-        return _parse(line) if line else []
-
-    def _lines(self) -> list[str]:
-        """The whole lines; a writer that was killed may have left a part of one at the end."""
-        if not self._path.exists():
-            return []
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return lines if not lines or lines[-1].endswith("\n") else lines[:-1]
 
 
 class TensorBoard:
@@ -239,32 +195,3 @@ def _open_events(folder: Path) -> Any:
     # Somebody has put a class in its place to learn of such folders, as wandb does with
     # `sync_tensorboard=True`. It is told; the events are written in this thread all the same.
     return writer.EventFileWriter(str(folder), filename_suffix=suffix)._ev_writer
-
-
-def _check_columns(row: Row, names: Sequence[str]) -> None:
-    if "update" not in row:
-        raise ValueError(f"a row of metrics has no column 'update', only {sorted(row)}")
-    new, missing = set(row) - set(names), set(names) - set(row)
-    if new or missing:
-        raise ValueError(
-            "the columns of the metrics are fixed by their first row; "
-            f"new: {sorted(new)}, missing: {sorted(missing)}"
-        )
-
-
-def _cell(value: Any) -> str:
-    number = np.asarray(value).item()
-    if isinstance(number, int):
-        return str(int(number))  # True as 1
-    return "" if math.isnan(number) else repr(float(number))
-
-
-def _parse(line: str) -> list[str]:
-    return next(csv.reader([line]))
-
-
-def _numbers(cells: Sequence[str]) -> np.ndarray:
-    try:
-        return np.array([int(cell) for cell in cells], np.int64)
-    except ValueError:
-        return np.array([float(cell or "nan") for cell in cells], np.float64)

@@ -14,12 +14,11 @@ import math
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from discorl.runs.files import naming, write_atomically, write_errors_reported
+from discorl.runs.files import naming, read_bytes, write_atomically, write_errors_reported
 from discorl.types import UserError
 
 MAX_BYTES = 2**30  # that `read` takes: of a file, and of everything in it once unpacked
@@ -44,8 +43,8 @@ def read(path: str | os.PathLike[str]) -> Archive:
 
     An array called `metadata` must be the bytes of a JSON object.
     """
+    content = read_bytes(path, MAX_BYTES)
     with naming(path):
-        content = _read_bytes(Path(path))
         if not content.startswith(b"PK"):
             raise UserError("is not an npz file (it does not start as a zip archive)")
         with _damage_reported(), zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -106,20 +105,6 @@ def read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     # Opened again, not sought back: newer versions of zipfile check no checksum after a seek.
     with archive.open(info) as member:
         return np.lib.format.read_array(member, allow_pickle=False)
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        if path.is_dir():
-            raise UserError("is a folder; expected an npz file")
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise UserError(f"has {size:,} bytes; expected at most {MAX_BYTES:,}")
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise UserError("there is no such file") from error
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

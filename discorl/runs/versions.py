@@ -9,6 +9,19 @@ from pathlib import Path
 
 import jax
 
+from discorl.runs.schemas import Each, read_json
+
+NAME = "versions.json"
+
+
+def read_versions(folder: Path) -> dict[str, str | None]:
+    """What a run was made with.
+
+    Raises:
+        UserError: its file is absent or damaged.
+    """
+    return read_json(folder / NAME, Each((str, type(None))))
+
 
 def versions() -> dict[str, str | None]:
     """Versions of packages, the platform, the device, the source's commit and the command."""

@@ -18,17 +18,16 @@ from discorl.envs import Environment, GymnaxLike, references
 from discorl.envs.host import EnvironmentFailure, HostEnvironment
 from discorl.runs import Run, check_source, compilation, curves
 from discorl.runs.files import write_errors_reported
+from discorl.runs.history import History
 from discorl.runs.interrupts import interrupts
 from discorl.runs.metrics import (
     EPISODES,
-    RECENT,
     RETURN,
     SPEED,
     STEP,
     TOTAL_LOSS,
     WALL_TIME,
-    as_columns,
-    as_rows,
+    merge,
     recent_return,
 )
 from discorl.runs.progress import Progress
@@ -36,7 +35,7 @@ from discorl.training import capacity
 from discorl.training.assembly import RULE_FILE, load_trainer, make_trainer
 from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import LONGEST_CALL, TrainConfig, configure
-from discorl.training.result import TrainResult, row_of
+from discorl.training.result import TrainResult, finite_by_seed
 from discorl.training.state import TrainState
 from discorl.training.trainer import Trainer
 from discorl.training.warm_start import start_from
@@ -50,6 +49,7 @@ def train(
     *,
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    accept_changes: bool = False,
     start: str | os.PathLike[str] | None = None,
     rule: rules.Given | None = None,
     environment: Environment | HostEnvironment | GymnaxLike | None = None,
@@ -64,6 +64,7 @@ def train(
         config: all settings; or else give them one by one.
         out: the run directory to make; None keeps nothing on disk.
         resume: a run directory to continue, in place of settings.
+        accept_changes: whether to resume a run whose files were changed since it stopped.
         start: directory of a training run whose network parameters the new run starts from. The
             optimiser and replay start fresh.
         rule: the rule: a text that names it, or a rule of your own, with its parameters as a pair
@@ -95,7 +96,7 @@ def train(
     with contextlib.ExitStack() as stack:
         run = None
         if resume is not None:
-            run = stack.enter_context(Run.open(resume))
+            run = stack.enter_context(Run.open(resume, accept_changes=accept_changes))
             trainer = load_trainer(run, environment, network, own_rule, programs)
         else:
             if config is None:
@@ -126,6 +127,7 @@ def _create(out: str | os.PathLike[str], trainer: Trainer, **objects: Any) -> Ru
     run = Run.create(out, config.as_dict() | {"own": own}, copies={RULE_FILE: file})
     if file is None and jax.tree.leaves(trainer.eta):
         trainer.learner.rule.save(run.path / RULE_FILE, trainer.eta)
+        run.note_file(RULE_FILE)
     return run
 
 
@@ -147,7 +149,7 @@ class _Loop:
         self._on_rows = on_rows
         self._first = first
         self._reference = references.of(trainer.environment)  # now, while nothing can be lost
-        self._rows: list[dict[str, float]] = []
+        self._history = History(trainer.config.seeds)
         self._lost: set[float] = set()  # seeds whose loss is not a finite number
         self._seconds = 0.0
 
@@ -186,8 +188,9 @@ class _Loop:
         if self._run is not None:
             restored = self._run.restore(self._template)
             if restored is not None:
-                self._rows = as_rows(self._run.metrics())
-                self._seconds = self._rows[-1][WALL_TIME] if self._rows else 0.0
+                for rows in self._run.rows():
+                    self._history.extend(rows)
+                    self._seconds = rows[-1][WALL_TIME] if rows else 0.0
                 return restored[0], jax.tree.map(jnp.asarray, restored[1])
         if self._first is None:
             return 0, self._trainer.init()
@@ -221,18 +224,19 @@ class _Loop:
         """Logs a call of `count` updates that took so many seconds, each of them the same."""
         config = self._config
         if config.seeds == 1:
-            metrics = {name: rows[None] for name, rows in metrics.items()}
+            metrics = {name: values[None] for name, values in metrics.items()}
+        names = [STEP, EPISODES, *sorted(set(metrics) - {STEP, EPISODES})]
         rows = []
         for start in range(0, count, config.log_every):
             stop = min(start + config.log_every, count)
+            merged = merge({name: metrics[name][:, start:stop] for name in names})
             wall_time = self._seconds + seconds * stop / count
             for i in range(config.seeds):
-                part = {name: table[i, start:stop] for name, table in metrics.items()}
-                found = row_of(part)
+                found = {name: merged[name][i].item() for name in names}
                 timing = {WALL_TIME: wall_time, SPEED: found[STEP] / wall_time}
                 rows.append({"update": done + stop, "seed": config.seed + i} | timing | found)
         self._seconds += seconds
-        self._rows += rows
+        self._history.extend(rows)
         self._warn_of_nan(rows)
         if self._run is not None:
             self._run.log(rows)
@@ -254,30 +258,29 @@ class _Loop:
     def _save(self, done: int, state: TrainState) -> None:
         if self._run is None:
             return
-        self._run.save(done, state)
+        finite = finite_by_seed(state.learner.params, self._config.seeds).all()
+        self._run.save(done, state, finite=bool(finite))
         with write_errors_reported(self._run.curve_path):
             curves.learning_curve(
                 self._run.curve_path,
-                as_columns(self._rows),
+                self._history.columns(),
                 title=f"{self._config.rule} on {self._config.env}",
             )
 
     def _recent_return(self) -> float:
-        """Of all seeds together; of the rows that can matter to it, for there may be many."""
-        latest = math.ceil(RECENT * len(self._rows)) + self._config.seeds
-        names = ("update", RETURN, EPISODES)
-        rows = [{name: row[name] for name in names} for row in self._rows[-latest:]]
-        return recent_return(as_columns(rows))
+        """Of all seeds together."""
+        return recent_return(self._history.columns("update", RETURN, EPISODES))
 
     def _finish(self, state: TrainState, finished: bool) -> TrainResult:
-        path = None if self._run is None else self._run.path
+        run = self._run
         return TrainResult(
             self._config,
             state,
             self._trainer,
-            as_columns(self._rows),
-            path,
+            self._history.columns(),
+            None if run is None else run.path,
             finished,
             self._seconds,
             self._reference,
+            None if run is None else run.finite_checkpoint,
         )

@@ -1,0 +1,69 @@
+"""Making, locking and writing the folder of a run."""
+
+import contextlib
+import errno
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from discorl.runs import files, manifest
+from discorl.types import UserError
+
+# Of a disk, a quota or a size limit that is exhausted.
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replaces a small file in one step."""
+    files.write_atomically(path, lambda file: file.write(content))
+
+
+def require_free(path: Path, copies: Collection[str]) -> None:
+    """Refuses a folder that holds anything but what a killed `Run.create` left there."""
+    if (path / "config.json").exists():
+        raise UserError(
+            f"{path} already holds a run; resume it with `--resume {path}` "
+            "or choose another directory"
+        )
+    if not path.is_dir():
+        return
+    ours = {"lock", "versions.json", manifest.NAME, "checkpoints", *copies}
+    with files.read_errors_reported(path):
+        found = [*path.iterdir(), *(path / "checkpoints").glob("*")]
+    for file in sorted(found):
+        if file.name not in ours and not files.is_leftover(file.name):
+            raise UserError(
+                f"{path} is no run, but it is not empty: it has {file.relative_to(path)}; choose "
+                "a directory that is empty or new"
+            )
+
+
+@contextlib.contextmanager
+def troubles_reported(path: Path, consequence: str) -> Iterator[None]:
+    """Says what an error of the system means for the run, and how to go on."""
+    try:
+        yield
+    except OSError as error:
+        no_room = error.errno in _NO_ROOM
+        trouble = "no room left to write" if no_room else "cannot write"
+        remedy = "Free some space" if no_room else "Make it writable"
+        raise UserError(
+            f"{trouble} the run {path} ({error.strerror or error}): {consequence}. "
+            f"{remedy} and continue with `--resume {path}`"
+        ) from error
+
+
+def acquire_lock(path: Path) -> BinaryIO:
+    """Takes the lock of a run; closing it lets it go.
+
+    Raises:
+        UserError: another process has it, or the folder cannot be written to.
+    """
+    try:
+        return files.lock(path / "lock", wait=False)
+    except BlockingIOError as error:
+        raise UserError(
+            f"another process is writing the run {path}; wait until it ends, or stop it first"
+        ) from error
+    except OSError as error:
+        raise UserError(f"cannot write to the run {path}: {error.strerror}") from error

@@ -1,0 +1,89 @@
+"""The rows of a table that a long run keeps in memory: never more than a fixed number."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from discorl.runs.metrics import Row, merge
+
+MOST_ROWS = 2**14
+_LEAST_POINTS = 512  # that a curve is drawn with, however many seeds there are
+
+
+class History:
+    """Rows in the order in which they come, merged with their neighbours once they are many.
+
+    Whenever it is full, rows are merged in pairs, so each stands for twice as many updates as
+    before. What is kept depends on the rows alone, so a resumed run that reads them back from its
+    table has the same history as one that never stopped.
+    """
+
+    def __init__(self, width: int = 1) -> None:
+        """Starts empty.
+
+        Args:
+            width: rows of one update, such as one for each seed; they always come together.
+        """
+        self._width = width
+        self._most = max(_LEAST_POINTS, MOST_ROWS // width) * width
+        self._stride = 1  # rows as they came that one row here stands for
+        self._names: list[str] = []
+        self._whole: set[str] = set()  # columns of integers
+        self._values = np.empty((0, 0))  # [rows, columns]
+        self._count = 0
+        self._pending: list[Row] = []  # too few for a row of `stride` yet
+
+    def extend(self, rows: Sequence[Row]) -> None:
+        """Adds rows."""
+        if rows and not self._names:
+            self._names = list(rows[0])
+            self._whole = set(self._names)
+        for row in rows:
+            self._whole -= {n for n, x in row.items() if not isinstance(x, int | np.integer)}
+        self._pending += rows
+        block = self._stride * self._width
+        while len(self._pending) >= block:
+            self._add(self._merged(self._pending[:block]))
+            del self._pending[:block]
+            if self._count == self._most:
+                self._halve()
+                block = self._stride * self._width
+
+    def columns(self, *names: str) -> dict[str, np.ndarray]:
+        """The rows as columns, or some of these; {} if there are no rows."""
+        if not self._names:
+            return {}
+        values = self._values[: self._count]
+        if self._pending:
+            values = np.concatenate([values, self._merged(self._pending)])
+        found = {name: values[:, self._names.index(name)] for name in names or self._names}
+        return {n: x.astype(np.int64) if n in self._whole else x.copy() for n, x in found.items()}
+
+    def _merged(self, rows: Sequence[Row]) -> np.ndarray:
+        """Rows of neighbouring updates as one update: [width, columns]."""
+        table = np.array([[float(row[name]) for name in self._names] for row in rows])
+        return self._merge(table.reshape(1, -1, self._width, len(self._names)))
+
+    def _merge(self, table: np.ndarray) -> np.ndarray:
+        """[updates, merged, width, columns] to [updates * width, columns]."""
+        columns = {name: table[..., i].swapaxes(1, 2) for i, name in enumerate(self._names)}
+        merged = merge(columns, self._whole)
+        stacked = np.stack([merged[name] for name in self._names], axis=-1)
+        return stacked.reshape(-1, len(self._names))
+
+    def _add(self, values: np.ndarray) -> None:
+        if self._count + len(values) > len(self._values):
+            size = min(self._most, max(2 * len(self._values), 64 * self._width))
+            larger = np.empty((size, len(self._names)))
+            if self._count:
+                larger[: self._count] = self._values[: self._count]
+            self._values = larger
+        self._values[self._count : self._count + len(values)] = values
+        self._count += len(values)
+
+    def _halve(self) -> None:
+        pairs = self._values.reshape(-1, 2, self._width, len(self._names))
+        merged = self._merge(pairs)
+        self._count = len(merged)
+        self._values[: self._count] = merged
+        self._stride *= 2

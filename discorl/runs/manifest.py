@@ -1,0 +1,103 @@
+"""What a run directory held when it was last written, so that a resume notices what was changed."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from discorl.runs.files import open_regular, read_errors_reported, sha256_of, write_atomically
+from discorl.runs.schemas import Each, read_json
+from discorl.types import UserError
+
+NAME = "manifest.json"
+_SCHEMA = {
+    "files": Each(str),
+    "tables": Each({"bytes": int, "sha256": str}),
+    "checkpoint": (int, type(None)),
+    "finite_checkpoint": (int, type(None)),
+}
+_CHUNK = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix:
+    """The first bytes of a file that grows."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """Checksums of what a run depends on."""
+
+    files: Mapping[str, str]  # sha256 by name: the configuration, copies of rules
+    tables: Mapping[str, Prefix] = dataclasses.field(default_factory=dict)  # at the checkpoint
+    checkpoint: int | None = None  # update of the newest
+    finite_checkpoint: int | None = None  # update of the newest whose parameters are all finite
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Reads the manifest of a run.
+
+        Raises:
+            UserError: it is absent or damaged.
+        """
+        found = read_json(folder / NAME, _SCHEMA)
+        tables = {name: Prefix(**prefix) for name, prefix in found["tables"].items()}
+        return cls(found["files"], tables, found["checkpoint"], found["finite_checkpoint"])
+
+    def write(self, folder: Path) -> None:
+        """Replaces the manifest of a run."""
+        content = json.dumps(dataclasses.asdict(self), indent=1).encode()
+        write_atomically(folder / NAME, lambda file: file.write(content))
+
+    def changes(self, folder: Path, checkpoints: Sequence[int]) -> list[str]:
+        """What is not as it was, in words.
+
+        Args:
+            folder: the run directory.
+            checkpoints: updates that have a checkpoint there.
+        """
+        found = []
+        for name, expected in self.files.items():
+            if not (folder / name).exists():
+                found.append(f"{name} is missing")
+            elif sha256_of(folder / name) != expected:
+                found.append(f"{name} is another")
+        for name, prefix in self.tables.items():
+            if _sha256_of_start(folder / name, prefix.bytes) != prefix.sha256:
+                found.append(f"{name} is another, up to update {self.checkpoint}")
+        if self.checkpoint is not None and (checkpoints or [-1])[-1] < self.checkpoint:
+            found.append(f"the checkpoint of update {self.checkpoint} is missing")
+        return found
+
+
+def sha256_of_bytes(content: bytes) -> str:
+    """The hash of a content, as a manifest has it."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_or_explain(folder: Path) -> tuple[Manifest | None, list[str]]:
+    """The manifest of a run, or what is wrong with it."""
+    try:
+        return Manifest.read(folder), []
+    except UserError as error:
+        return None, [str(error).removeprefix(f"{folder}/")]
+
+
+def _sha256_of_start(path: Path, size: int) -> str | None:
+    """The hash of the first bytes of a file; None if it has not that many."""
+    if not path.exists():
+        return None
+    digest = hashlib.sha256()
+    with read_errors_reported(path), open_regular(path) as file:
+        while size:
+            piece = file.read(min(size, _CHUNK))
+            if not piece:
+                return None
+            digest.update(piece)
+            size -= len(piece)
+    return digest.hexdigest()

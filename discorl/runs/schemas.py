@@ -1,0 +1,111 @@
+"""JSON files read as if from a stranger: decoded, and checked against a schema before any use.
+
+A schema is a type, `[SCHEMA]` for a list, `{"name": SCHEMA}` for an object with these names,
+`Each(SCHEMA)` for an object with any names, or a tuple of alternatives. `float` takes integers too.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from discorl.runs.files import naming, read_bytes
+from discorl.types import UserError
+
+MAX_BYTES = 2**26
+
+_WORDS = {
+    str: "a text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Each:
+    """The schema of an object whose names are free."""
+
+    value: Any
+
+
+def read_json(path: str | os.PathLike[str], schema: Any) -> Any:
+    """The content of a JSON file.
+
+    Args:
+        path: the file.
+        schema: what it must hold.
+
+    Raises:
+        UserError: it cannot be read, is not JSON, or holds something else; the message names it.
+    """
+    content = read_bytes(path, MAX_BYTES)
+    with naming(path):
+        try:
+            value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+        except UnicodeDecodeError as error:
+            raise UserError(f"is no text: byte {error.start} is not UTF-8") from error
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"is not JSON: {error}") from error
+        check(value, schema)
+    return value
+
+
+def check(value: Any, schema: Any) -> None:
+    """Refuses a value that is not as a schema has it.
+
+    Raises:
+        UserError: names the part of it.
+    """
+    for problem in _problems(value, schema, ""):
+        raise UserError(problem)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _problems(value: Any, schema: Any, where: str) -> Iterator[str]:
+    """What is wrong, the outermost first."""
+    if isinstance(schema, tuple):
+        if all(any(_problems(value, each, where)) for each in schema):
+            yield _mismatch(value, schema, where)
+    elif isinstance(schema, list):
+        if not isinstance(value, list):
+            yield _mismatch(value, schema, where)
+            return
+        for i, each in enumerate(value):
+            yield from _problems(each, schema[0], f"{where}[{i}]")
+    elif isinstance(schema, dict | Each):
+        if not isinstance(value, dict):
+            yield _mismatch(value, schema, where)
+            return
+        parts = schema if isinstance(schema, dict) else dict.fromkeys(value, schema.value)
+        for name, part in parts.items():
+            if name not in value:
+                yield f"{where and where + ' '}has no {name!r}; it does not describe a run"
+            else:
+                yield from _problems(value[name], part, f"{where}.{name}".lstrip("."))
+    elif not _is(value, schema):
+        yield _mismatch(value, schema, where)
+
+
+def _is(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _mismatch(value: Any, schema: Any, where: str) -> str:
+    return f"{where or 'it'} is {value!r:.60}; expected {_words(schema)}"
+
+
+def _words(schema: Any) -> str:
+    if isinstance(schema, tuple):
+        return " or ".join(map(_words, schema))
+    if isinstance(schema, list):
+        return "a list"
+    return "an object" if isinstance(schema, dict | Each) else _WORDS[schema]
