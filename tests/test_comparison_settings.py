@@ -157,7 +157,7 @@ def test_an_optional_rule_stays_where_it_is_found(tmp_path):
         ({"rules": ["ppo", "ppo"]}, "'ppo' is there twice"),
         ({"rules": [{"rule": "ppo", "lr": 1}]}, "no setting 'lr'"),
         ({"suite": "laptob"}, "did you mean 'laptop'"),
-        ({"suite": "no.toml"}, "no.toml: cannot be read"),
+        ({"suite": "no.toml"}, "no.toml: there is no such file"),
         ({"stepps": 3}, "did you mean 'steps'"),
         ({"seeds": 0}, "seeds is 0; expected at least 1"),
         ({"seeds": "5"}, "seeds is '5'; expected an integer"),

@@ -157,9 +157,9 @@ def test_a_population_in_a_file(tmp_path, monkeypatch):
         ("a.toml", "steps = 3\nupdates = 2", "a.toml: updates and steps are given"),
         ("a.toml", "steps = 0.5", "steps is 0.5; expected an integer"),
         ("a.toml", "unroll = true", "unroll is True; expected an integer"),
-        ("a.json", "{}", "a.json: does not describe a run"),
+        ("a.json", "{}", "a.json: has no 'kind'; it does not describe a run"),
         ("a.yaml", "", "a.yaml: expected a TOML file, a run directory or its config.json"),
-        (None, "", "missing.toml: cannot be read: No such file"),
+        (None, "", "missing.toml: there is no such file"),
     ],
 )
 def test_mistakes_in_files_are_named(name, content, message, tmp_path):

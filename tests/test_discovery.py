@@ -311,7 +311,7 @@ def test_a_run_of_a_later_version_is_refused_by_name(whole, tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "config.json").write_text(json.dumps(described))
     with pytest.raises(UserError, match=r"another version.*later_setting"):
-        discorl.discover(resume=tmp_path / "run")
+        discorl.discover(resume=tmp_path / "run", accept_changes=True)
 
 
 # --- the command ----------------------------------------------------------------------------------

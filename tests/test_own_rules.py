@@ -111,7 +111,7 @@ def test_training_with_an_object_needs_it_again(write, tmp_path):
     for checkpoint in sorted((run / "checkpoints").iterdir())[1:]:
         checkpoint.unlink()
     with pytest.raises(UserError, match=r"with a rule of its own: give it again, as `rule=...`"):
-        discorl.train(resume=run)
+        discorl.train(resume=run, accept_changes=True)
     with pytest.raises(UserError, match=r"with a rule of its own: give it again, as `rule=...`"):
         discorl.evaluate(run)
     resumed = discorl.train(resume=run, rule=rule)  # its parameters are in the run
@@ -231,7 +231,7 @@ def test_discovery_over_a_rule_of_ones_own(write, tmp_path):
     np.testing.assert_array_equal(eta["weight"], whole.eta["weight"])
     for checkpoint in sorted((run / "checkpoints").iterdir())[1:]:
         checkpoint.unlink()
-    resumed = discorl.discover(resume=run)
+    resumed = discorl.discover(resume=run, accept_changes=True)
     np.testing.assert_array_equal(resumed.eta["weight"], whole.eta["weight"])
     further = discorl.discover(start=str(run / "rule.npz"), **TINY | {"meta_steps": 1})
     assert further.rule == kept

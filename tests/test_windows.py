@@ -238,7 +238,7 @@ def test_a_run_of_overlapping_windows_is_resumed_bit_for_bit(tmp_path, monkeypat
     assert (whole.metrics["meta/gradient_norm"] > 0).all()
     shutil.copytree(whole.path, tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "00000003.npz").unlink()
-    assert discorl.discover(resume=tmp_path / "run").finished
+    assert discorl.discover(resume=tmp_path / "run", accept_changes=True).finished
     assert_same_runs(tmp_path / "run", whole.path)
 
 
