@@ -1,6 +1,7 @@
 """What is known of each family's members: what tells splits apart, ranges, and records."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 from family_samples import ALL, MANY
@@ -89,6 +90,29 @@ def identity(family: Family, member) -> tuple:
         case WindyCatch():
             return int(member.wind), int(member.slipperiness), int(member.width)
     raise AssertionError(family)
+
+
+def is_held_out(family: Family, member) -> bool:
+    """Which split the family's docstring says that a member belongs to."""
+    match family:
+        case FourRooms():
+            mark = black(family.size, [*member.doors, member.goal])
+        case Grid():
+            mark = black(family.size, member.squares)
+        case KeyDoor():
+            mark = black(family.columns, [member.key, member.door, member.goal])
+        case Memory():
+            mark = sum(x > y for x, y in itertools.combinations(member.answers, 2))
+        case RiverSwim():
+            mark = sum(member.rapids[: member.places])
+        case _:
+            mark = sum(identity(family, member))
+    return mark % 2 == 1
+
+
+def black(columns: int, squares) -> int:
+    """How many of the squares are black on a chess board."""
+    return sum((square // columns + square % columns) % 2 for square in squares)
 
 
 def varied(name: str) -> Family:

@@ -25,12 +25,7 @@ class ActorCritic(PolicyAndValue):
     entropy_cost: float = 0.03  # weight of the entropy bonus
 
     def targets(
-        self,
-        eta: Params,
-        state: PyTree,
-        trajectory: Trajectory,
-        online: Outputs,
-        target: Outputs,
+        self, eta: Params, state: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> tuple[dict[str, Array], PyTree, Metrics]:
         """V-trace value targets and advantages; see `Rule.targets`."""
         del eta, target

@@ -264,11 +264,7 @@ class Lean(Rule):
         }
 
     def penalty(
-        self,
-        targets: dict[str, Array],
-        trajectory: Trajectory,
-        online: Outputs,
-        target: Outputs,
+        self, targets: dict[str, Array], trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> Array:
         """Mean square of the residual network's outputs, weighted; see `Rule.penalty`."""
         del online, target

@@ -67,12 +67,7 @@ class Muesli(Rule):
         return output if name == "logits" else None
 
     def targets(
-        self,
-        eta: Params,
-        state: Moments,
-        trajectory: Trajectory,
-        online: Outputs,
-        target: Outputs,
+        self, eta: Params, state: Moments, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> tuple[dict[str, Array], Moments, Metrics]:
         """Returns, advantages and improved priors; see `Rule.targets`.
 

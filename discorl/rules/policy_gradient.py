@@ -23,12 +23,7 @@ class PolicyGradient(PolicyAndValue):
     name: ClassVar[str] = "policy_gradient"
 
     def targets(
-        self,
-        eta: Params,
-        state: PyTree,
-        trajectory: Trajectory,
-        online: Outputs,
-        target: Outputs,
+        self, eta: Params, state: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> tuple[dict[str, Array], PyTree, Metrics]:
         """Returns and what they exceed the value by; see `Rule.targets`."""
         del eta, target

@@ -40,12 +40,7 @@ class PPO(PolicyAndValue):
     minibatches: int = 4
 
     def targets(
-        self,
-        eta: Params,
-        state: PyTree,
-        trajectory: Trajectory,
-        online: Outputs,
-        target: Outputs,
+        self, eta: Params, state: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> tuple[dict[str, Array], PyTree, Metrics]:
         """Advantages, returns, and the policy and values to stay near; see `Rule.targets`.
 

@@ -53,12 +53,7 @@ class QLambda(Rule):
         return returns.unsquash(output)
 
     def targets(
-        self,
-        eta: Params,
-        state: PyTree,
-        trajectory: Trajectory,
-        online: Outputs,
-        target: Outputs,
+        self, eta: Params, state: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> tuple[dict[str, Array], PyTree, Metrics]:
         """Lambda-returns of the greedy policy; see `Rule.targets`.
 

@@ -74,10 +74,6 @@ class Bandit(PlaceFamily[BanditParameters]):
         deviation = jax.random.uniform(deviation_key, (), jnp.float32, *self.noise)
         return BanditParameters(jnp.where(is_best, bests, others), deviation)
 
-    def held_out(self, parameters: BanditParameters) -> Array:
-        """Whether the best arms sum to an odd number."""
-        return parameters.means.argmax(axis=-1).sum() % 2 == 1
-
     def reset(self, parameters: BanditParameters, key: Key) -> tuple[PlaceState, Array]:
         del parameters
         return self._present(jnp.int32(0), key)

@@ -95,10 +95,6 @@ class Family(abc.ABC, Generic[Parameters, State]):
         """Draws a member whose mark is even (parity 0, train) or odd (parity 1, held out)."""
 
     @abc.abstractmethod
-    def held_out(self, parameters: Parameters) -> Array:
-        """Which split a member belongs to, [] bool: a function of what its task is."""
-
-    @abc.abstractmethod
     def reset(self, parameters: Parameters, key: Key) -> tuple[State, Array]:
         """Begins an episode of a member; returns its state and first observation."""
 

@@ -94,10 +94,6 @@ class Chain(PlaceFamily[ChainParameters]):
         """Which places a chain has: [length] bool."""
         return jnp.arange(self.length) < places
 
-    def held_out(self, parameters: ChainParameters) -> Array:
-        """Whether the correct actions sum to an odd number."""
-        return jnp.where(self._exists(parameters.places), parameters.correct, 0).sum() % 2 == 1
-
     def step(
         self, parameters: ChainParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Step]:

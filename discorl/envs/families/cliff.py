@@ -79,10 +79,6 @@ class Cliff(PlaceFamily[CliffParameters]):
             meanings=board.meanings(meaning_key, self.permuted),
         )
 
-    def held_out(self, parameters: CliffParameters) -> Array:
-        """Whether the number of squares of lava is odd."""
-        return parameters.heights.sum() % 2 == 1
-
     def start(self, parameters: CliffParameters) -> int:
         """The lower left corner."""
         del parameters

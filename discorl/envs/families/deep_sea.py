@@ -83,10 +83,6 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
         """The actions that lead to the treasure, and zeros below it: [size] int32."""
         return jnp.where(jnp.arange(self.size) < depth, jnp.diagonal(right), 0)
 
-    def held_out(self, parameters: DeepSeaParameters) -> Array:
-        """Whether the actions on the way to the treasure sum to an odd number."""
-        return self._way(parameters.right, parameters.depth).sum() % 2 == 1
-
     def step(
         self, parameters: DeepSeaParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Step]:

@@ -106,11 +106,6 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
         """The number of the room that a square is in, from 0 to 3."""
         return 2 * (square // self.size > self._middle) + (square % self.size > self._middle)
 
-    def held_out(self, parameters: FourRoomsParameters) -> Array:
-        """Whether an odd number of doors and goals are on black squares."""
-        things = jnp.append(parameters.doors, parameters.goal)
-        return board.is_black(things, self.size).sum() % 2 == 1
-
     def start(self, parameters: FourRoomsParameters) -> Array:
         return parameters.start
 

@@ -78,10 +78,6 @@ class Gambler(PlaceFamily[GamblerParameters]):
             purse=least + random_index(purse_key, self.target // 2 - least + 1),
         )
 
-    def held_out(self, parameters: GamblerParameters) -> Array:
-        """Whether the stakes sum to an odd number."""
-        return parameters.stakes.sum() % 2 == 1
-
     def start(self, parameters: GamblerParameters) -> Array:
         return parameters.purse
 

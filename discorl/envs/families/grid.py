@@ -141,10 +141,6 @@ class Grid(Family[GridParameters, GridState]):
         first = board.random_square(first_key, possible)
         return jnp.concatenate([first[None], others])
 
-    def held_out(self, parameters: GridParameters) -> Array:
-        """Whether an odd number of objects are on black squares."""
-        return board.is_black(parameters.squares, self.size).sum() % 2 == 1
-
     def reset(self, parameters: GridParameters, key: Key) -> tuple[GridState, Array]:
         """Puts the agent on a random empty square."""
         empty = self._empty(parameters)

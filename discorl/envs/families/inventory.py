@@ -100,10 +100,6 @@ class Inventory(Family[InventoryParameters, InventoryState]):
             meanings=random_order(meaning_key, self.orders),
         )
 
-    def held_out(self, parameters: InventoryParameters) -> Array:
-        """Whether the demands sum to an odd number."""
-        return parameters.demands.sum() % 2 == 1
-
     def reset(self, parameters: InventoryParameters, key: Key) -> tuple[InventoryState, Array]:
         """Begins with nothing in stock or on its way."""
         del parameters, key

@@ -108,11 +108,6 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
             meanings=board.meanings(next(keys), self.permuted),
         )
 
-    def held_out(self, parameters: KeyDoorParameters) -> Array:
-        """Whether an odd number of key, door and goal are on black squares."""
-        things = jnp.stack([parameters.key, parameters.door, parameters.goal])
-        return board.is_black(things, self.columns).sum() % 2 == 1
-
     def reset(self, parameters: KeyDoorParameters, key: Key) -> tuple[KeyDoorState, Array]:
         """Begins on the start square, without the key."""
         del key

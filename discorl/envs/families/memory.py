@@ -68,10 +68,6 @@ class Memory(PlaceFamily[MemoryParameters]):
             delay=random_integer(delay_key, self.delay),
         )
 
-    def held_out(self, parameters: MemoryParameters) -> Array:
-        """Whether the answers are an odd permutation."""
-        return _inversions(parameters.answers) % 2 == 1
-
     def reset(self, parameters: MemoryParameters, key: Key) -> tuple[PlaceState, Array]:
         """Shows a random cue."""
         state = PlaceState(random_index(key, self.cues), jnp.int32(0))

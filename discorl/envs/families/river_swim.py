@@ -86,10 +86,6 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
         """Which places a river has: [length] bool."""
         return jnp.arange(self.length) < places
 
-    def held_out(self, parameters: RiverSwimParameters) -> Array:
-        """Whether the number of rapids is odd."""
-        return (parameters.rapids & self._exists(parameters.places)).sum() % 2 == 1
-
     def step(
         self, parameters: RiverSwimParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Step]:

@@ -86,10 +86,6 @@ class Tabular(PlaceFamily[TabularParameters]):
             appearance=appearance,
         )
 
-    def held_out(self, parameters: TabularParameters) -> Array:
-        """Whether the successors sum to an odd number."""
-        return parameters.successors.sum() % 2 == 1
-
     def reset(self, parameters: TabularParameters, key: Key) -> tuple[PlaceState, Array]:
         place = random_index(key, self.states)
         return PlaceState(place, jnp.int32(0)), parameters.appearance[place]

@@ -105,10 +105,6 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
             wind = jnp.where(left, -strength, strength)
         return WindyCatchParameters(wind, slip, width, jax.random.bernoulli(mirror_key))
 
-    def held_out(self, parameters: WindyCatchParameters) -> Array:
-        """Whether wind, slipperiness and width sum to an odd number."""
-        return (parameters.wind + parameters.slipperiness + parameters.width) % 2 == 1
-
     def reset(self, parameters: WindyCatchParameters, key: Key) -> tuple[WindyCatchState, Array]:
         """Puts the ball in a random column and the paddle in the middle."""
         ball = random_index(key, self.columns)
