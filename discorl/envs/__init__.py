@@ -90,14 +90,14 @@ def make(
 
 
 def name_of(environment: Environment | HostEnvironment) -> str:
-    """The name under which a run records an environment that it was given as an object."""
+    """The name under which a run records an environment that was passed as an object."""
     name = getattr(environment, "name", None)
     kind = type(environment)
     return name if isinstance(name, str) else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def kind_of(environment: str | Environment | HostEnvironment) -> Kind:
-    """Whether an environment is in JAX ("native") or on the host ("host")."""
+    """Whether an environment is written in JAX ("native") or runs on the host ("host")."""
     if isinstance(environment, str):
         suite = SUITES.get(specs.parse(canonical(environment)).name)
         if suite is not None:  # which need not be installed

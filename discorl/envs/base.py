@@ -1,4 +1,4 @@
-"""The contract for environments that are written in JAX."""
+"""The contract for environments written in JAX."""
 
 import abc
 import dataclasses
@@ -23,7 +23,7 @@ State = TypeVar("State")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What follows an action. All fields are unbatched; the caller vmaps."""
+    """The outcome of one action. All fields are unbatched; callers vmap."""
 
     observation: PyTree  # the episode's true next observation, also where the episode ends
     reward: Array  # [] float
@@ -32,28 +32,28 @@ class Step:
 
 
 class Reference(NamedTuple):
-    """Expected undiscounted returns per episode: the two ends of a scale.
+    """Expected undiscounted returns per episode that define a score of 0 and of 1.
 
-    Where no optimum is known, the upper end is what the literature has settled on instead, such as
-    a human's score; returns may then lie beyond it.
+    Where the optimum is unknown, the upper end is the one that the literature uses, such as a human
+    score; returns may then exceed it.
     """
 
     random: Array | float  # [], of the uniformly random policy
     optimal: Array | float  # [], of an optimal policy, or of a human
 
     def score(self, value: Any) -> Any:
-        """Returns, in numbers or arrays, on the scale where random play is 0 and the upper end 1.
+        """Normalises returns: 0 for random play, 1 for the upper end.
 
-        NaN where the two ends are equal and make no scale.
+        NaN if the two ends are equal.
         """
         low, high = (np.asarray(end, np.float64) for end in self)
         return (value - low) / np.where(high == low, np.nan, high - low)
 
 
 class Environment(abc.ABC, Generic[State]):
-    """A task as two pure functions of one environment; callers vmap, jit and reset them.
+    """A task as two pure functions of a single environment; callers vmap and jit them.
 
-    An environment never resets itself: who acts decides when, and so sees the last observation of
+    An environment never resets itself. The caller resets it, and so sees the last observation of
     every episode.
     """
 
@@ -71,18 +71,18 @@ class Environment(abc.ABC, Generic[State]):
 
     @abc.abstractmethod
     def reset(self, key: Key) -> tuple[State, PyTree]:
-        """Begins an episode; returns its state and first observation."""
+        """Starts an episode; returns its state and first observation."""
 
     @abc.abstractmethod
     def step(self, state: State, action: Array, key: Key) -> tuple[State, Step]:
         """Takes one action."""
 
     def reference(self) -> Reference | None:
-        """The returns between which scores are normalised, if they are known."""
+        """The returns that normalise scores, if they are known."""
         return None
 
     def render(self, state: State) -> np.ndarray | None:
-        """A picture of the state, [height, width, 3] uint8; None if it cannot be drawn."""
+        """A frame of the state, [height, width, 3] uint8; None if it cannot be drawn."""
         del state
         return None
 

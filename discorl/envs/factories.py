@@ -1,4 +1,4 @@
-"""Environments of users by the import path of a factory: `package.module:factory`."""
+"""Users' environments by the import path of a factory: `package.module:factory`."""
 
 import inspect
 import sys
@@ -11,10 +11,10 @@ from discorl.types import UserError, imports, specs
 
 
 def make(spec: specs.Spec) -> Environment | HostEnvironment:
-    """Imports the module and calls the factory, a function or a class, with the parameters.
+    """Imports the factory, a function or a class, and calls it with the parameters.
 
-    What the factory makes may be Gymnasium's. `bins` and `workers` are then for
-    `discorl.envs.host.gymnasium.from_gymnasium`, unless the factory has parameters called so.
+    The result may be a Gymnasium environment. `bins` and `workers` are then passed to
+    `discorl.envs.host.gymnasium.from_gymnasium`, unless the factory has parameters of that name.
     """
     text = f"{spec.name}:{spec.item}"
     factory = imports.load(spec)

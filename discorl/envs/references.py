@@ -16,7 +16,7 @@ def _tables() -> dict[str, Any]:
 
 
 def lookup(table: str, item: str) -> Reference | None:
-    """The two ends of an item's scale, if literature has settled on them.
+    """The published ends of an item's scale, if there are any.
 
     Tables are `atari`, `procgen-easy`, `procgen-hard`, `crafter` and `craftax`.
     """
@@ -25,7 +25,7 @@ def lookup(table: str, item: str) -> Reference | None:
 
 
 def of(environment: Environment | HostEnvironment) -> Reference | None:
-    """The two ends of an environment's scale, if it knows them."""
+    """The ends of an environment's scale, if it knows them."""
     try:
         found = environment.reference()
         if found is None:
@@ -42,17 +42,17 @@ def of(environment: Environment | HostEnvironment) -> Reference | None:
 
 
 def ends_of(env: str) -> tuple[str, str]:
-    """What scores of 0 and 1 stand for in an environment, by its name: `random`, `human`."""
+    """What scores of 0 and 1 mean in an environment, such as `random` and `human`."""
     table = table_of(specs.parse(env).name)
     return ("random", "optimal") if table is None else describe(table)[:2]
 
 
 def describe(table: str) -> tuple[str, str, str]:
-    """What the lower and the upper end of a table are, and where it is from."""
+    """What the two ends of a table are, and their source."""
     entry = _tables()[table]
     return (*entry["ends"], entry["source"])
 
 
 def table_of(suite: str) -> str | None:
-    """A table of the suite's, if it has any; all of a suite's have the same ends and source."""
+    """One of the suite's tables, if any; all of them have the same ends and source."""
     return next((name for name in _tables() if name.partition("-")[0] == suite), None)

@@ -52,11 +52,11 @@ class Suite:
 
     @property
     def install(self) -> str:
-        """The command that brings the suite."""
+        """The command that installs the suite."""
         return f'pip install "discorl[{self.name}]"'
 
     def adapter(self) -> Any:
-        """The adapter, a module or what an entry point names."""
+        """The adapter: a module, or the object that an entry point names."""
         if self.plugin is not None:
             return _adapter(self.plugin)
         missing = self.missing()
@@ -69,11 +69,11 @@ class Suite:
         return importlib.import_module(f"discorl.envs.{self.kind}.{self.name}")
 
     def names(self) -> list[str]:
-        """The items that the suite has."""
+        """The items of the suite."""
         return list(self.adapter().names())
 
     def make(self, item: str | None = None, **parameters: specs.Value) -> Any:
-        """Builds the environment that an item names, with settings."""
+        """Builds an item with its settings."""
         adapter = self.adapter()
         item = self.default if item is None else item
         if item is None:
@@ -95,7 +95,7 @@ def _adapter(plugin: imports.Plugin) -> Any:
 
 
 def plugins() -> dict[str, Suite]:
-    """Suites that other packages offer, by name; none of them is imported."""
+    """Suites of other packages by name; nothing is imported."""
     return {
         name: Suite(
             name, "plugin", plugin.licence, f"from the package {plugin.package}", plugin=plugin
@@ -111,7 +111,7 @@ def check_item(suite: str, item: str, names: Sequence[str]) -> None:
 
 
 def _nearest(item: str, names: Sequence[str]) -> Sequence[str]:
-    """The items that look or read most like what was asked for, all if none does."""
+    """The items most similar to the given one; all items if none is similar."""
     by_lower = {name.lower(): name for name in names}
     wanted = item.lower()
     holding = [name for lower, name in by_lower.items() if wanted in lower]

@@ -1,7 +1,7 @@
-"""Does an environment keep its contract? One checker, for suites' adapters and for one's own.
+"""Checks that an environment keeps its contract, for the suites' adapters and for your own.
 
-It plays with random actions and compares what it sees with what was declared, with the same played
-again, and with one environment played on its own, step by step.
+The checker plays random actions. It compares what it sees with what was declared, with a second
+run of the same episodes, and with a single environment stepped by hand.
 """
 
 from numbers import Integral
@@ -20,10 +20,10 @@ __all__ = ["Finding", "check", "check_declaration", "describe"]
 def check(
     environment: Environment | HostEnvironment, *, steps: int = 300, count: int = 4, seed: int = 0
 ) -> list[Finding]:
-    """Checks an environment against its contract, in `count` environments for `steps` steps.
+    """Checks an environment against its contract: `count` environments for `steps` steps.
 
-    Checks that need an earlier one to pass are left out if it fails. What an environment raises is
-    a finding, too.
+    A failed check ends the list if later checks depend on it. Exceptions of the environment become
+    findings, too.
     """
     findings = check_declaration(environment)
     if not all(finding.ok for finding in findings):
@@ -34,7 +34,7 @@ def check(
 
 
 def check_declaration(environment: Environment | HostEnvironment) -> list[Finding]:
-    """Checks what can be told without playing, for which nothing is compiled."""
+    """Runs the checks that need neither compilation nor play."""
     try:
         declared = _declaration(environment)
     except Exception as error:  # of a property

@@ -1,4 +1,4 @@
-"""Calls of somebody's environment on the host, which may raise or never return."""
+"""Calls to a host environment that may raise or never return."""
 
 import queue
 import threading
@@ -10,20 +10,14 @@ from discorl.types.findings import raised
 
 
 class Failed(Exception):
-    """A call came to nothing; the message says what happened, at which step and with which seed."""
+    """A call failed; the message says how, at which step and with which seed."""
 
 
 class Caller:
-    """Makes calls one after the other in a thread of its own, as training does."""
+    """Makes calls in its own thread, one after the other, as training does."""
 
     def __init__(self, timeout: float, count: int, seed: int) -> None:
-        """Starts the thread.
-
-        Args:
-            timeout: seconds after which a call counts as hung.
-            count: number of environments.
-            seed: from which their seeds are derived.
-        """
+        """Starts the thread; a call counts as hung after `timeout` seconds."""
         self._timeout, self._seeds = timeout, seeds_from(seed, count)
         self._close: Callable[[], object] | None = None
         self._hung = False
@@ -33,7 +27,7 @@ class Caller:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def call(self, name: str, function: Callable[[], Any], step: int | None = None) -> Any:
-        """What the function returns.
+        """Returns what the function returns.
 
         Raises:
             Failed: it raised, or did not return in time.
@@ -53,7 +47,7 @@ class Caller:
         raise Failed(f"{raised(name, error)}{where}, {self._seed(None)}") from error
 
     def at_end(self, close: Callable[[], object]) -> None:
-        """Has a function called when the calls are over."""
+        """Registers a function to call at the end."""
         self._close = close
 
     def __enter__(self) -> Self:

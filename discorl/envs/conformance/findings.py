@@ -17,14 +17,14 @@ def at(tree: PyTree, *index: Any) -> PyTree:
 
 
 def difference(what: str, found: PyTree, expected: PyTree) -> list[str]:
-    """A problem, if the two differ by more than rounding."""
+    """A problem if the two differ by more than rounding error."""
     leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
     close = all(np.allclose(x, y, TOLERANCE, TOLERANCE, equal_nan=True) for x, y in leaves)
     return [] if close else [f"{what} differs"]
 
 
 def same(check: str, found: PyTree, expected: PyTree, detail: str) -> Finding:
-    """Whether the two are equal bit for bit."""
+    """Whether the two are bitwise equal."""
     leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
     equal = all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in leaves)
     return Finding(check, equal, detail if equal else f"it is not so that {detail}")

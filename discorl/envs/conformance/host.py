@@ -1,4 +1,4 @@
-"""Checks of environments that run on the host."""
+"""Checks of host environments."""
 
 import functools
 from typing import Any
@@ -14,7 +14,7 @@ from discorl.types.findings import Finding, describe, judge, mismatch, not_check
 
 
 def check_host(environment: HostEnvironment, steps: int, count: int, seed: int) -> list[Finding]:
-    """Plays, plays the same again, and plays with one environment alone."""
+    """Plays, repeats the same episodes, and plays a single environment."""
     try:
         return _findings(environment, steps, count, seed)
     except Failed as failed:
@@ -39,7 +39,7 @@ def _findings(environment: HostEnvironment, steps: int, count: int, seed: int) -
 def _repeated(
     environment: HostEnvironment, first: PyTree, played: list[HostStep], count: int, seed: int
 ) -> list[Finding]:
-    """The same played again, and by one environment alone."""
+    """Repeats the episodes, once as before and once with a single environment."""
     again = _play(environment, len(played), count, seed)
     alone = _play(environment, len(played), 1, seed)
     return [
@@ -61,11 +61,7 @@ def _repeated(
 def _play(
     environment: HostEnvironment, steps: int, count: int, seed: int
 ) -> tuple[PyTree, list[HostStep]]:
-    """Random actions, the first environment's the same whatever the count.
-
-    Raises:
-        Failed: the environment raised, hung, or returned something else than a step.
-    """
+    """Plays random actions; those of the first environment do not depend on the count."""
     generators = [np.random.default_rng([seed, index]) for index in range(count)]
     with Caller(environment.timeout, count, seed) as caller:
         vector = caller.call("start", lambda: environment.start(count, seed))
@@ -87,7 +83,7 @@ def _play(
 
 
 def _step(vector: HostVector, actions: np.ndarray) -> Any:
-    """A copy of what follows: the arrays may be overwritten by the next call."""
+    """Copies the result of a step, which the next call may overwrite."""
     step = vector.step(actions)
     if not isinstance(step, HostStep):
         return step
@@ -97,7 +93,7 @@ def _step(vector: HostVector, actions: np.ndarray) -> Any:
 
 
 def _rows(played: list[HostStep], index: slice = slice(None)) -> list[dict[str, PyTree]]:
-    """What some of the environments saw, step by step."""
+    """What some of the environments returned, step by step."""
     names = ("observation", "reward", "terminated", "truncated", "first")
     return [{name: at(getattr(step, name), index) for name in names} for step in played]
 
@@ -122,7 +118,7 @@ def _types(
 
 
 def _ends(played: list[HostStep]) -> Finding:
-    """Truncations show the last observation, and every end is followed by a first one."""
+    """Truncations show the last observation, and a first observation follows every end."""
     terminated, truncated, first, reward = (
         np.stack([getattr(step, name) for step in played])
         for name in ("terminated", "truncated", "first", "reward")

@@ -1,4 +1,4 @@
-"""Checks of environments that are written in JAX."""
+"""Checks of environments written in JAX."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from discorl.types.findings import Finding, judge, mismatch, not_checked, raised
 
 
 def check_native(environment: Environment, steps: int, count: int, seed: int) -> list[Finding]:
-    """Plays, plays the same again, and plays one environment step by step."""
+    """Plays, repeats the same episodes, and steps a single environment by hand."""
     try:
         return _played(environment, steps, count, seed)
     except _Failed as failed:
@@ -21,7 +21,7 @@ def check_native(environment: Environment, steps: int, count: int, seed: int) ->
 
 
 class _Failed(Exception):
-    """A call of the environment came to nothing."""
+    """A call to the environment failed."""
 
 
 def _call(name: str, function: Any, *arguments: Any) -> Any:
@@ -46,7 +46,7 @@ def _played(environment: Environment, steps: int, count: int, seed: int) -> list
 
 
 def check_types(environment: Environment) -> Finding:
-    """Reset and step return what is declared, and a state can be carried through a loop."""
+    """Reset and step return what is declared, and a loop can carry the state."""
     try:
         return _types(environment)
     except _Failed as failed:
@@ -97,9 +97,9 @@ def _keys(key: Key, index: Any, time: Any) -> tuple[Key, Key]:
 
 
 def _play_many(environment: Environment, key: Key, steps: int, count: int) -> tuple[PyTree, Step]:
-    """Random actions from fresh starts: first observations [E, ...], and steps [E, T, ...].
+    """Random actions from fresh starts: first observations [E, ...] and steps [E, T, ...].
 
-    Nothing is reset: what follows an episode's end is not looked at.
+    Nothing is reset; whatever follows the end of an episode is ignored.
     """
 
     def play(index: Any) -> tuple[PyTree, Step]:
@@ -115,7 +115,7 @@ def _play_many(environment: Environment, key: Key, steps: int, count: int) -> tu
 
 
 def _by_hand(environment: Environment, first: PyTree, step: Step, key: Key, count: int) -> Finding:
-    """One environment stepped on its own, to its episode's end, sees what it saw in the batch."""
+    """A single environment, stepped until its episode ends, agrees with the batch."""
     index = int(np.argmax((step.terminated | step.truncated).any(axis=1)))  # one that ends, if any
     alone = jax.jit(environment.step)
     state, observation = jax.jit(environment.reset)(jax.random.fold_in(key, count + index))
@@ -154,7 +154,7 @@ def _ends(first: PyTree, step: Step) -> Finding:
 
 
 def _resets_itself(first: PyTree, step: Step) -> bool:
-    """Whether all episodes seem to end, and to be nowhere else, where episodes begin."""
+    """Whether observations that start episodes also end all of them, and appear nowhere else."""
     starts = {_bytes(first, i) for i in range(step.reward.shape[0])}
     last, middle = [], []
     for index, ends in enumerate(step.terminated | step.truncated):

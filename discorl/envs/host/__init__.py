@@ -1,4 +1,4 @@
-"""Environments that run on the host: the contract, and one adapter file a suite."""
+"""Host environments: their contract, and one adapter module per suite."""
 
 from discorl.envs.host.base import (
     EnvironmentFailure,

@@ -44,17 +44,17 @@ def make(
     clip_rewards: bool = False,
     max_frames: int = MAX_FRAMES,
 ) -> HostEnvironment:
-    """A game.
+    """Builds an Atari game.
 
     Args:
-        item: such as `Pong`.
-        sticky: probability that the action before is repeated (0.25 in Machado et al. 2018).
-        noops: up to so many steps without action begin an episode.
-        grey: grey pictures, [size, size, 1], rather than coloured ones, [size, size, 3].
-        size: pixels a side.
-        full_actions: all 18 actions, rather than those that the game distinguishes.
-        clip_rewards: rewards of -1, 0 and 1.
-        max_frames: of an episode, by default 30 minutes' worth; then it is truncated.
+        item: the game, such as `Pong`.
+        sticky: probability of repeating the previous action (0.25 in Machado et al. 2018).
+        noops: most no-op steps at the start of an episode.
+        grey: greyscale frames, [size, size, 1], instead of RGB, [size, size, 3].
+        size: frame height and width in pixels.
+        full_actions: use all 18 actions instead of the game's minimal set.
+        clip_rewards: clip rewards to their sign.
+        max_frames: frames after which an episode is truncated; by default 30 minutes of play.
     """
     number("sticky", sticky, least=0, below=1, owner="atari")
     integer("noops", noops, least=0, owner="atari")
@@ -109,7 +109,7 @@ class _Atari(VectorTask):
 
 
 class _AtariVector(GymnasiumVector):
-    """A vector that is drawn by what it shows."""
+    """Renders the latest observations."""
 
     _seen: np.ndarray  # [E, size, size, channels]
 

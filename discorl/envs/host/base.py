@@ -22,9 +22,9 @@ NO_METRICS: Mapping[str, Any] = {}
 
 
 class EnvironmentFailure(UserError):
-    """An environment that raised, hung or returned what it must not.
+    """An environment raised, hung or returned something invalid.
 
-    `index` tells which of a vector's environments it was, if that is known.
+    `index` is its position in the vector, if known.
     """
 
     def __init__(self, message: str, index: int | None = None) -> None:
@@ -34,12 +34,12 @@ class EnvironmentFailure(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class HostStep:
-    """What follows an action in each of `E` environments.
+    """The outcome of one action in each of `E` environments.
 
-    Where an episode ended and `first` is False, `observation` is the true last one of the episode;
-    the next call then only begins a new episode there, whatever the action. After a termination an
-    environment may begin the next episode at once, and say so with `first`; after a truncation it
-    must not, for the last observation is bootstrapped from.
+    Where an episode ended and `first` is False, `observation` is the true last observation of that
+    episode, and the next call only resets the environment, whatever the action. After a termination
+    an environment may start the next episode at once and set `first`. After a truncation it must
+    not, because learning bootstraps from the last observation.
     """
 
     observation: PyTree  # [E, ...], what to act on next
@@ -52,34 +52,34 @@ class HostStep:
 
 
 class HostVector(abc.ABC):
-    """`E` environments, stepped together.
+    """`E` environments that step together.
 
-    Arrays that `reset` and `step` return may be overwritten by the next call.
+    The next call may overwrite the arrays that `reset` and `step` return.
     """
 
     @abc.abstractmethod
     def reset(self) -> PyTree:
-        """Begins the first episodes; called once. Returns observations, [E, ...]."""
+        """Starts the first episodes; called once. Returns observations, [E, ...]."""
 
     @abc.abstractmethod
     def step(self, action: np.ndarray) -> HostStep:
         """Takes actions, [E] int32.
 
         Raises:
-            EnvironmentFailure: one of the environments failed, and is known by its index.
+            EnvironmentFailure: an environment failed; `index` tells which.
         """
 
     def render(self) -> np.ndarray | None:
-        """A picture of the first environment, [height, width, 3] uint8; None: cannot be drawn."""
+        """A frame of the first environment, [height, width, 3] uint8; None if there is none."""
         return None
 
     def close(self) -> None:
-        """Lets go of whatever the environments hold."""
+        """Releases all resources of the environments."""
         return
 
 
 class HostEnvironment(abc.ABC):
-    """A task on the host, from which vectors of environments are started."""
+    """A task on the host, which starts vectors of environments."""
 
     name: str  # as the user knows it
     num_actions: int
@@ -95,44 +95,44 @@ class HostEnvironment(abc.ABC):
 
     @abc.abstractmethod
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
-        """Starts `count` environments, all of whose seeds come from one, by `seeds_from`.
+        """Starts `count` environments, whose seeds `seeds_from` derives from one seed.
 
         `render` says whether `HostVector.render` will be called.
         """
 
     def prepare(self, observation: PyTree) -> PyTree:
-        """What networks are shown of observations, [N, ...]: a pure function in JAX.
+        """Preprocesses observations, [N, ...], for the network: a pure function in JAX.
 
-        For what is compact in memory and has to be unfolded to be learned from. Frames may have
-        been stacked: a last axis is then longer by a whole factor.
+        It unpacks observations that are stored compactly. With stacked frames, the last axis is a
+        multiple of its size in one frame.
         """
         return observation
 
     def summarise(self, means: Mapping[str, float]) -> Mapping[str, float]:
-        """What else is worth reporting of an agent, from means of `episode_metrics`.
+        """Further metrics of an agent, computed from the means of `episode_metrics`.
 
-        The means are over finished episodes; those that no episode reported are missing.
+        Means are over finished episodes; a metric that no episode reported is missing.
         """
         del means
         return {}
 
     def reference(self) -> Reference | None:
-        """The returns between which scores are normalised, if they are known."""
+        """The returns that normalise scores, if they are known."""
         return None
 
 
 def seeds_from(seed: int, count: int) -> list[int]:
-    """Consecutive seeds of `count` environments, far from those that another seed gives."""
+    """Consecutive seeds for `count` environments, far from those of any other seed."""
     start = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
     return list(range(start, start + count))
 
 
 def check_observation(found: PyTree, expected: PyTree, count: int) -> PyTree:
-    """The observations as they were declared, [count, ...].
+    """Returns observations, [count, ...], in the declared shapes and dtypes.
 
     Raises:
-        EnvironmentFailure: they have another structure, shape or kind of numbers, or hold NaN or
-            infinity.
+        EnvironmentFailure: the structure, a shape or the kind of a dtype differs, or a value is NaN
+            or infinite.
     """
     observation = as_declared(found, expected, count)
     for array in jax.tree.leaves(observation):
@@ -142,12 +142,12 @@ def check_observation(found: PyTree, expected: PyTree, count: int) -> PyTree:
 
 
 def not_finite(what: str) -> str:
-    """Of an environment: what is wrong with it."""
+    """The message for NaN or infinity in something an environment returned."""
     return f"returned NaN or infinity in {what}"
 
 
 def as_declared(found: PyTree, expected: PyTree, count: int) -> PyTree:
-    """Like `check_observation`, but whatever the numbers are."""
+    """Like `check_observation`, but accepts NaN and infinity."""
     try:
         if isinstance(expected, jax.ShapeDtypeStruct):  # the usual case, and quicker
             return _leaf_as_declared(found, expected, count)
@@ -182,13 +182,13 @@ def _leaf_as_declared(found: Any, expected: jax.ShapeDtypeStruct, count: int) ->
 
 
 def as_dtype(found: Any, dtype: Any) -> np.ndarray:
-    """Numbers in the dtype that was declared for them.
+    """Casts an array to the declared dtype.
 
-    Floats are rounded to other floats, and anything that fits is taken for another kind of number;
-    but fractions are no integers.
+    Floats are rounded to other floats, and integers are cast if they fit; floats are not cast to
+    integers.
 
     Raises:
-        EnvironmentFailure: something would be lost.
+        EnvironmentFailure: the cast would lose information.
     """
     array, dtype = np.asarray(found), np.dtype(dtype)
     if array.dtype == dtype:
@@ -210,7 +210,7 @@ def _fits(array: np.ndarray, dtype: np.dtype) -> bool:
 
 
 def picture(image: np.ndarray, least: int = 160) -> np.ndarray:
-    """An observation as a picture: [height, width, 1 or 3] -> [..., ..., 3], enlarged."""
+    """An observation as an upscaled RGB frame: [height, width, 1 or 3] -> [..., ..., 3]."""
     scale = -(-least // min(image.shape[:2]))
     colour = np.broadcast_to(image, (*image.shape[:2], 3))
     return colour.repeat(scale, axis=0).repeat(scale, axis=1)

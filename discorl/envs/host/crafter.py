@@ -29,13 +29,13 @@ def names() -> Sequence[str]:
 def make(
     item: str, *, size: int = 64, length: int = _FULL_LENGTH, workers: int = 0
 ) -> HostEnvironment:
-    """The task.
+    """Builds Crafter's one task.
 
     Args:
         item: `reward`.
-        size: pixels a side.
-        length: after so many steps an episode is cut.
-        workers: processes to step environments in; 0 steps them in this one, one after the other.
+        size: frame height and width in pixels.
+        length: steps after which an episode is truncated.
+        workers: worker processes; 0 steps all environments in this process.
     """
     integer("size", size, least=18, owner="crafter")
     integer("length", length, least=1, owner="crafter")
@@ -80,15 +80,15 @@ class _Crafter(HostEnvironment):
         return {"crafter_score": float(np.expm1(np.log1p(percent).mean()))}
 
     def reference(self) -> Reference | None:
-        """Of episodes of full length only."""
+        """Defined for episodes of full length only."""
         return references.lookup("crafter", self.item) if self.length == _FULL_LENGTH else None
 
 
 class _Repeatable(crafter.Env):
-    """Crafter with episodes that are functions of its seed.
+    """Crafter whose episodes are a function of the seed.
 
-    The package picks a creature to remove by its place in a set, which depends on addresses in
-    memory. Here creatures are put in order first, so that chance alone picks.
+    The package removes a creature by its position in a set, which depends on memory addresses. Here
+    creatures are sorted first, so that only the random numbers decide.
     """
 
     def _balance_object(self, chunk: Any, objs: Iterable[Any], *settings: Any) -> None:

@@ -28,7 +28,7 @@ from discorl.types.validation import integer
 
 
 def names() -> Sequence[str]:
-    """The identifiers that are registered, but for those that only say what has become of them."""
+    """All registered identifiers, except those that only redirect to another package."""
     return sorted(
         identifier
         for identifier, spec in gymnasium.registry.items()
@@ -37,7 +37,7 @@ def names() -> Sequence[str]:
 
 
 def names_for(item: str) -> Sequence[str]:
-    """The same in Gymnasium's notation of `MODULE:ID`, if the item has it; imports the module."""
+    """Like `names`, but imports the module of an item in Gymnasium's `MODULE:ID` notation first."""
     module, colon, _ = item.rpartition(":")
     if not colon:
         return names()
@@ -52,13 +52,13 @@ def names_for(item: str) -> Sequence[str]:
 def make(
     item: str, *, bins: int | None = None, max_steps: int | None = None, workers: int = 0
 ) -> HostEnvironment:
-    """The environment that is registered under a name.
+    """Builds a registered environment.
 
     Args:
-        item: such as `CartPole-v1`, or `ale_py:ALE/Pong-v5` where a module must be imported first.
-        bins: values to which each dimension of a continuous action is reduced.
-        max_steps: a time limit in place of the registered one.
-        workers: processes to step environments in; see `from_gymnasium`.
+        item: such as `CartPole-v1`, or `ale_py:ALE/Pong-v5` to import a module first.
+        bins: number of values that each dimension of a continuous action is discretised into.
+        max_steps: a time limit that replaces the registered one.
+        workers: worker processes; see `from_gymnasium`.
     """
     if max_steps is not None:
         integer("max_steps", max_steps, least=1, owner="gymnasium")
@@ -85,15 +85,15 @@ def from_gymnasium(
     episode_metrics: tuple[str, ...] = (),
     workers: int = 0,
 ) -> HostEnvironment:
-    """An environment of your own with Gymnasium's interface.
+    """Adapts your own environment with Gymnasium's interface.
 
     Args:
-        create: makes one; is told whether pictures will be asked for.
-        name: for messages.
-        bins: values to which each dimension of a continuous action is reduced.
-        episode_metrics: names of numbers in `info` to report of every finished episode.
-        workers: processes to step environments in; 0 steps them in this one, one after the other,
-            which is faster for those that take less than about 0.1 ms a step.
+        create: makes an environment; its argument says whether frames will be rendered.
+        name: the name in messages.
+        bins: number of values that each dimension of a continuous action is discretised into.
+        episode_metrics: keys of numbers in `info` to report for every finished episode.
+        workers: worker processes. 0 steps all environments in this process, which is faster if a
+            step takes less than about 0.1 ms.
     """
     integer("workers", workers, least=0, owner=name)
     spaces = _spaces_of(create(False), "observation_space", "action_space", bins, name)
@@ -103,7 +103,7 @@ def from_gymnasium(
 def _spaces_of(
     env: gymnasium.Env | VectorEnv, seen: str, taken: str, bins: int | None, name: str
 ) -> tuple[PyTree, Reader, np.ndarray]:
-    """Observations, how to read them, and all actions, of an environment that is then closed."""
+    """Observation specs, how to read observations, and all actions; then closes the environment."""
     try:
         try:
             spaces = getattr(env, seen), getattr(env, taken)
@@ -116,14 +116,14 @@ def _spaces_of(
 
 
 def close_unused(env: gymnasium.Env | VectorEnv) -> None:
-    """Closes an environment that was never reset, which not every environment expects."""
+    """Closes an environment that was never reset, ignoring errors that this may raise."""
     with contextlib.suppress(Exception):
         env.close()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Task(HostEnvironment):
-    """How to make environments, to read their observations and to hand them actions."""
+    """How to make environments, read their observations and pass them actions."""
 
     name: str
     create: Callable[..., Any]
@@ -193,13 +193,14 @@ def from_vector(
     bins: int | None = None,
     episode_metrics: tuple[str, ...] = (),
 ) -> HostEnvironment:
-    """A task that comes as Gymnasium's vectors, in any of their modes of autoreset.
+    """Adapts a vector environment of Gymnasium's, in any autoreset mode.
 
     Args:
-        create: makes a vector of so many environments; is told whether pictures will be asked for.
-        name: for messages.
-        bins: values to which each dimension of a continuous action is reduced.
-        episode_metrics: names of numbers in `info` to report of every finished episode.
+        create: makes a vector of that many environments; its second argument says whether frames
+            will be rendered.
+        name: the name in messages.
+        bins: number of values that each dimension of a continuous action is discretised into.
+        episode_metrics: keys of numbers in `info` to report for every finished episode.
     """
     single = ("single_observation_space", "single_action_space")
     return VectorTask(
@@ -208,7 +209,7 @@ def from_vector(
 
 
 class VectorTask(_Task):
-    """A task whose environments are made as vectors."""
+    """A task whose environments come as a vector."""
 
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
         first = seeds_from(seed, count)[0]  # a vector seeds its environments consecutively
@@ -216,13 +217,13 @@ class VectorTask(_Task):
 
 
 class GymnasiumVector(HostVector):
-    """Shows a vector's resets as `HostStep` wants them, whenever the vector makes them.
+    """Maps any autoreset mode to `HostStep`; the vector's metadata names it, by default NextStep.
 
-    - NextStep is what `HostStep` is made for: a call that only resets follows every end.
-    - SameStep begins an episode where a truncated one must still be looked at. A vector cannot
-      leave an environment out, so that one step is played in the new episode, which is then given
-      up for another one, by a reset with `reset_mask`.
-    - Disabled: the same, and all resets are asked for here.
+    - NextStep matches `HostStep`: a call that only resets follows every end of an episode.
+    - SameStep has already reset where a truncated episode's last observation is still needed. A
+      vector cannot skip an environment, so one step is played in the new episode, which is then
+      discarded by a reset with `reset_mask`.
+    - Disabled works the same way, except that all resets are requested here.
     """
 
     def __init__(self, vector: VectorEnv, task: VectorTask, seed: int) -> None:
@@ -288,7 +289,7 @@ class GymnasiumVector(HostVector):
 
 
 def _pick(condition: np.ndarray, chosen: PyTree, otherwise: PyTree) -> PyTree:
-    """Whole entries along the leading axis."""
+    """Selects rows along the leading axis."""
 
     def pick(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y)
@@ -297,7 +298,7 @@ def _pick(condition: np.ndarray, chosen: PyTree, otherwise: PyTree) -> PyTree:
 
 
 def _put(batch: PyTree, condition: np.ndarray, rows: list[PyTree]) -> PyTree:
-    """The batch with rows put where the condition holds."""
+    """The batch with `rows` written where the condition holds."""
 
     def put(leaf: np.ndarray, *parts: np.ndarray) -> np.ndarray:
         leaf = leaf.copy()

@@ -38,12 +38,12 @@ def names() -> Sequence[str]:
 
 
 def make(item: str, *, max_steps: int = 100_000, workers: int = 0) -> HostEnvironment:
-    """A task.
+    """Builds a NetHack task.
 
     Args:
         item: such as `NetHackScore-v0`.
-        max_steps: after so many steps an episode is cut.
-        workers: processes to step environments in; 0 steps them in this one, one after the other.
+        max_steps: steps after which an episode is truncated.
+        workers: worker processes; 0 steps all environments in this process.
     """
     integer("max_steps", max_steps, least=1, owner="nethack")
     integer("workers", workers, least=0, owner="nethack")
@@ -149,7 +149,7 @@ class _Single:
 
 
 def _read(found: dict[str, np.ndarray]) -> PyTree:
-    """Of NLE's observations, [E, ...]."""
+    """Converts NLE's observations, [E, ...]."""
     screen = np.stack([found["chars"], found["colors"]], axis=-1)
     count, side = len(screen), 2 * _REACH + 1
     padded = np.zeros((count, _ROWS + side - 1, _COLUMNS + side - 1, 2), np.uint8)

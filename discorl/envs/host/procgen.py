@@ -57,13 +57,13 @@ def names() -> Sequence[str]:
 def make(
     item: str, *, mode: Mode = "hard", levels: int = 500, start_level: int = 0
 ) -> HostEnvironment:
-    """A game.
+    """Builds a ProcGen game.
 
     Args:
         item: such as `coinrun`.
         mode: difficulty of the levels.
-        levels: how many different levels there are; 0 for no limit.
-        start_level: number of the first level.
+        levels: number of distinct levels; 0: unlimited.
+        start_level: the first level.
     """
     integer("levels", levels, least=0, owner="procgen")
     integer("start_level", start_level, least=0, owner="procgen")
@@ -71,7 +71,7 @@ def make(
 
 
 def _envpool() -> Any:
-    """The package, once the libraries that it needs are loaded."""
+    """Imports the package after loading the libraries it needs."""
     _load_qt()
     import envpool
     from envpool import procgen
@@ -134,10 +134,10 @@ class _Procgen(HostEnvironment):
 
 
 class EnvPoolVector(HostVector):
-    """EnvPool's environments, which begin an episode in the call after its end."""
+    """EnvPool's environments, which reset in the call after the end of an episode."""
 
     def __init__(self, pool: Any, count: int) -> None:
-        """Wraps a pool of `count` environments that show pictures."""
+        """Wraps a pool of `count` environments with image observations."""
         self._pool = pool
         self._ended = np.zeros(count, bool)
 

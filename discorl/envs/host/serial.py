@@ -1,4 +1,4 @@
-"""A vector of single environments, one stepped after the other."""
+"""A vector that steps its environments one after the other."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -13,10 +13,10 @@ Outcome = tuple[PyTree, float, bool, bool, Mapping[str, float]]
 
 
 class Single(Protocol):
-    """One environment, in Python."""
+    """A single environment in Python."""
 
     def reset(self, seed: int | None) -> PyTree:
-        """Begins an episode; returns its first observation. The seed is given only once."""
+        """Starts an episode and returns its first observation. Only the first call gets a seed."""
 
     def step(self, action: int) -> Outcome:
         """Returns the true next observation, reward, terminated, truncated, and metrics.
@@ -28,13 +28,13 @@ class Single(Protocol):
         """A picture, [height, width, 3] uint8; None if it cannot be drawn."""
 
     def close(self) -> None:
-        """Lets go of whatever the environment holds."""
+        """Releases all resources of the environment."""
 
 
 class SerialVector(HostVector):
-    """Steps single environments in turn; an ended episode costs no more than it must.
+    """Steps single environments in turn, with as few filler steps as possible.
 
-    After a termination the next episode begins at once, after a truncation with the next step.
+    After a termination the next episode starts at once, after a truncation with the next step.
     """
 
     def __init__(
@@ -45,15 +45,11 @@ class SerialVector(HostVector):
         observation: PyTree | None = None,
         read: Reader | None = None,
     ) -> None:
-        """Makes the environments.
+        """Makes one environment per seed.
 
-        Args:
-            make: makes one environment.
-            seeds: one for each.
-            observation: shapes and dtypes of one observation, by which to tell which environment
-                shows another; by default the first one's first is taken for what it should be.
-            read: what is shown of the environments' observations side by side; they themselves by
-                default.
+        `observation` declares one observation, to tell which environment deviates from it; by
+        default the first observation of the first environment counts. `read` maps the stacked
+        observations to those that agents see.
         """
         self.seeds = list(seeds)
         self._expected = observation
@@ -114,21 +110,20 @@ class SerialVector(HostVector):
 
 
 def _failure(error: Exception, index: int) -> EnvironmentFailure:
-    """What an environment raised, as a failure that knows which one it was."""
+    """Wraps an exception into a failure that knows its environment."""
     if isinstance(error, EnvironmentFailure):
         return EnvironmentFailure(str(error), index if error.index is None else error.index)
     return EnvironmentFailure(f"raised {type(error).__name__}: {error}", index)
 
 
 def batch(observations: Sequence[PyTree], expected: PyTree | None, read: Reader) -> PyTree:
-    """What is shown of the observations of single environments, [E, ...].
+    """Stacks and reads the observations of single environments: [E, ...].
 
-    `expected` is one of those shown, or its shapes; it is looked at only if something is wrong.
-    None: the first of them is as it should be.
+    `expected` declares one observation and is used only to find the culprit of an error. If it is
+    None, the first observation counts.
 
     Raises:
-        EnvironmentFailure: they do not go together or cannot be read; with the index of the one to
-            blame.
+        EnvironmentFailure: they do not stack or cannot be read; `index` names the culprit.
     """
     try:
         return read(_side_by_side(observations))

@@ -13,11 +13,11 @@ from discorl.types import PyTree, UserError
 
 
 def observation_of(space: spaces.Space, name: str) -> tuple[PyTree, Reader]:
-    """What a space's elements are to a network: shapes and dtypes, and a function that reads them.
+    """Specs of a space's elements for a network, and a function that reads elements.
 
-    A `Box` stays as it is, but for float64 and int64, which become float32. `Discrete`,
-    `MultiDiscrete` and `MultiBinary` become zeros and ones, float32. `Dict` and `Tuple` become
-    dicts and tuples of their parts. The function reads elements of one environment or of a batch.
+    A `Box` stays as it is, except that float64 and int64 become float32. `Discrete`,
+    `MultiDiscrete` and `MultiBinary` become one-hot or binary float32. `Dict` and `Tuple` become
+    dicts and tuples of their parts. The function reads one element or a batch of them.
     """
     if isinstance(space, spaces.Dict):
         parts = {key: observation_of(part, name) for key, part in space.spaces.items()}
@@ -36,9 +36,9 @@ def observation_of(space: spaces.Space, name: str) -> tuple[PyTree, Reader]:
 
 
 def arrangement_of(space: spaces.Space) -> Callable[[Any], PyTree]:
-    """How one environment's observation becomes arrays, [...], in the form of its space.
+    """A function that turns one observation into arrays, in the structure of its space.
 
-    Environments show lists for arrays, and dicts with more keys than they declare.
+    Environments may return lists for arrays, and dicts with more keys than they declare.
     """
     if isinstance(space, spaces.Dict):
         parts = {key: arrangement_of(part) for key, part in space.spaces.items()}
@@ -79,7 +79,7 @@ def _leaf(space: spaces.Space, name: str) -> tuple[jax.ShapeDtypeStruct, Reader]
 def _digits(
     found: Any, space: spaces.Discrete | spaces.MultiDiscrete, count: int | np.ndarray
 ) -> np.ndarray:
-    """Numbers of a space as indices from 0 on: negative ones would count from the end."""
+    """Elements of a space as indices from 0; negative indices would count from the end."""
     digits = np.asarray(found) - space.start
     outside = (digits < 0) | (digits >= count)
     if outside.any():
@@ -89,9 +89,9 @@ def _digits(
 
 
 def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
-    """All actions, [A, ...]: the environment is handed the row of the action chosen.
+    """All actions, [A, ...]; the environment gets the row of the chosen action.
 
-    Each dimension of a continuous action is reduced to `bins` values; None refuses it.
+    Continuous dimensions are discretised into `bins` values each; None refuses them.
     """
     discrete = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
     if discrete and bins is not None:
@@ -121,5 +121,5 @@ def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
 
 
 def numbers_of(info: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:
-    """Metrics of an episode, from what an environment says beside its observations."""
+    """Metrics of an episode from an environment's `info`."""
     return {name: float(info[name]) for name in names if name in info}

@@ -31,7 +31,7 @@ _LOOK_SECONDS = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-    """What is shared: arrays over all environments of the vector, [E, ...]."""
+    """The shared memory: arrays over all environments of the vector, [E, ...]."""
 
     action: np.ndarray
     reward: np.ndarray
@@ -42,12 +42,12 @@ class Board:
 
 
 def board_size(observation: PyTree, count: int) -> int:
-    """Bytes that a board of `count` environments takes."""
+    """Bytes of a board for `count` environments."""
     return sum(map(_padded, jax.tree.leaves(_description(observation, count))))
 
 
 def board_on(memory: mmap.mmap, observation: PyTree, count: int) -> Board:
-    """The board of `count` environments in `board_size` bytes of memory, wherever mapped."""
+    """Maps the board of `count` environments onto memory of `board_size` bytes."""
     offset = 0
 
     def place(like: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -74,7 +74,7 @@ def _padded(like: jax.ShapeDtypeStruct) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What a worker is to do."""
+    """The assignment of a worker."""
 
     functions: bytes  # pickled: makes one environment, and reads observations; see `SerialVector`
     seeds: list[int]  # of its environments
@@ -83,19 +83,19 @@ class Job:
     observation: PyTree  # shapes and dtypes of one
 
     def encode(self) -> bytes:
-        """For `decode` in another process, where modules are looked for as they are here."""
+        """Encodes the job together with this process's `sys.path`."""
         return pickle.dumps((sys.path, pickle.dumps(self)))
 
     @staticmethod
     def decode(text: bytes) -> "Job":
-        """Reads what `encode` wrote."""
+        """Reverses `encode`."""
         path, job = pickle.loads(text)
         sys.path[:] = path
         return pickle.loads(job)
 
 
 def main(pipe: int, memory: int, parent: int) -> None:
-    """Serves until the pipe is closed; both it and the shared memory are file descriptors."""
+    """Runs a worker until the pipe is closed; pipe and memory are file descriptors."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     connection = Connection(pipe)
     try:
@@ -107,7 +107,7 @@ def main(pipe: int, memory: int, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process with another one, even in the middle of a step that never ends."""
+    """Exits when the parent does, even in the middle of a step that hangs."""
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
     os._exit(1)

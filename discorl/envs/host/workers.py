@@ -1,7 +1,7 @@
-"""A vector of single environments, stepped in several processes at once.
+"""A vector that steps its environments in several processes.
 
-For environments that are slow and hold Python's lock while they step. What they go through is the
-same as in `SerialVector`, whatever the number of processes.
+For slow environments that hold the GIL while they step. The experience is the same as in
+`SerialVector`, whatever the number of processes.
 """
 
 import contextlib
@@ -41,12 +41,11 @@ def vector_of(
     timeout: float = 120.0,
     read: Reader | None = None,
 ) -> HostVector:
-    """A vector of single environments, one for each seed.
+    """A vector of single environments, one per seed.
 
-    They are stepped in so many worker processes, at most one for each; 0 or 1 steps them in this
-    one. A worker counts as hung after `timeout` seconds. `read` makes what is shown of the
-    observations of environments that are stepped together, [n, ...]; by default they are shown as
-    they are.
+    `workers` is capped at the number of environments; 0 or 1 steps them in this process. A worker
+    counts as hung after `timeout` seconds. `read` maps the stacked observations of environments
+    that step together, [n, ...], to those that agents see.
     """
     workers = min(workers, len(seeds))
     if workers <= 1:
@@ -58,19 +57,19 @@ def vector_of(
 
 @dataclasses.dataclass(frozen=True)
 class _Worker:
-    """A process, seen from here."""
+    """A worker process, seen from the parent."""
 
     process: subprocess.Popen
     connection: Connection
     indices: range  # of its environments
 
     def send(self, message: bytes) -> None:
-        """Sends, unless the process has ended, which shows when its answer is waited for."""
+        """Sends a message; a dead process is noticed when its answer is awaited."""
         with contextlib.suppress(OSError):
             self.connection.send_bytes(message)
 
     def answer(self, deadline: float, timeout: float) -> dict[str, Any]:
-        """What it says next."""
+        """Waits for the next answer."""
         only = self.indices[0] if len(self.indices) == 1 else None
         try:
             if not self.connection.poll(max(0.0, deadline - time.monotonic())):
@@ -86,7 +85,7 @@ class _Worker:
 
 
 class WorkerVector(HostVector):
-    """Steps environments in processes, each of which has some that follow one another."""
+    """Steps environments in worker processes, each of which holds a contiguous block."""
 
     def __init__(
         self,
@@ -161,7 +160,7 @@ class WorkerVector(HostVector):
         return self._answers()
 
     def _answers(self) -> list[dict[str, Any]]:
-        """One of each worker; if several failed, the failure of the first is raised."""
+        """One answer per worker; raises the first failure, if any."""
         deadline = time.monotonic() + self._timeout
         answers: list[dict[str, Any]] = []
         failures: list[EnvironmentFailure] = []

@@ -1,4 +1,4 @@
-"""Types of what other packages return, so that states can be carried through compiled loops."""
+"""Dtypes of what other packages return, so that compiled loops can carry their states."""
 
 import jax
 
@@ -6,10 +6,10 @@ from discorl.types import PyTree
 
 
 def fix_types(tree: PyTree) -> PyTree:
-    """Makes arrays of all leaves, with a type of their own instead of one that adapts to others.
+    """Turns all leaves into arrays that are not weakly typed.
 
-    A compiled loop carries only what has the same type after a step as before it, and a Python
-    number in a state ("weakly typed") would change when it meets an array.
+    A compiled loop only carries values whose types do not change, and a Python number in a state
+    would change its type when it meets an array.
     """
 
     def fix(leaf: PyTree) -> jax.Array:
@@ -22,5 +22,5 @@ def fix_types(tree: PyTree) -> PyTree:
 
 
 def same_types(tree: PyTree) -> PyTree:
-    """Shapes and dtypes alone, a pytree of `jax.ShapeDtypeStruct`."""
+    """Shapes and dtypes: a pytree of `jax.ShapeDtypeStruct`."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)

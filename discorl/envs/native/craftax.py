@@ -25,12 +25,12 @@ _NEVER = np.iinfo(np.int32).max
 
 
 def names() -> Sequence[str]:
-    """The two games, each by symbols and from pixels."""
+    """The two games, each with symbolic and pixel observations."""
     return _ITEMS
 
 
 def make(item: str, *, max_timesteps: int | None = None) -> Environment:
-    """Builds one of the games; `max_timesteps` is by default Craftax's own limit of an episode."""
+    """Builds a game; `max_timesteps` defaults to Craftax's own time limit."""
     environment = make_craftax_env_from_name(item, auto_reset=False)
     settings = environment.default_params
     if max_timesteps is not None:
@@ -41,7 +41,7 @@ def make(item: str, *, max_timesteps: int | None = None) -> Environment:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Craftax(Environment[PyTree]):
-    """A game of Craftax. Pictures are uint8; Craftax itself divides them by 255."""
+    """A game of Craftax. Images are uint8; Craftax itself divides them by 255."""
 
     item: str
     environment: Any  # Craftax's, the kind that does not reset itself
@@ -55,7 +55,7 @@ class Craftax(Environment[PyTree]):
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """Symbols, [n] float32, or a picture, [height, width, 3] uint8."""
+        """Symbols, [n] float32, or an image, [height, width, 3] uint8."""
         return same_types(jax.eval_shape(self.reset, jax.random.key(0))[1])
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
@@ -63,7 +63,7 @@ class Craftax(Environment[PyTree]):
         return fix_types((state, self._encode(observation)))
 
     def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
-        """Takes one action. Craftax tells death and the time limit as one thing: not so here."""
+        """Takes one action. Craftax merges death and the time limit; here they are separate."""
         observation, state, reward, _, _ = self.environment.step_env(
             key, state, action, self.settings
         )
@@ -81,7 +81,7 @@ class Craftax(Environment[PyTree]):
         return observation
 
     def reference(self) -> Reference | None:
-        """From nothing to all achievements, the scale that Craftax's results are reported on."""
+        """From no to all achievements, the scale on which Craftax reports results."""
         return references.lookup("craftax", self.item)
 
     def render(self, state: PyTree) -> np.ndarray:

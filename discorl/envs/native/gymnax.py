@@ -25,7 +25,7 @@ _NEEDS_DOWNLOAD = ("MNISTBandit-bsuite",)
 
 
 def names() -> Sequence[str]:
-    """Every environment that is registered with gymnax, those with continuous actions included."""
+    """All environments registered with gymnax, including those with continuous actions."""
     return [name for name in gymnax.registered_envs if name not in _NEEDS_DOWNLOAD]
 
 

@@ -19,18 +19,18 @@ _PREFIX = "MiniGrid-"
 
 
 def names() -> Sequence[str]:
-    """MiniGrid's tasks; those of XLand need sets of rules that must be downloaded."""
+    """MiniGrid's tasks; those of XLand need rule sets that must be downloaded."""
     registered = xminigrid.registered_environments()
     return [name.removeprefix(_PREFIX) for name in registered if name.startswith(_PREFIX)]
 
 
 def make(item: str, *, max_steps: int | None = None, view: int = 7) -> Environment:
-    """Builds one task.
+    """Builds a task.
 
     Args:
         item: its name without the prefix, such as `DoorKey-8x8`.
-        max_steps: steps after which an episode is truncated; by default the task's own number.
-        view: how many cells the agent sees ahead, and across; odd.
+        max_steps: steps after which an episode is truncated; by default the task's own limit.
+        view: side length of the agent's square field of view, in cells; odd.
     """
     if view < 3 or view % 2 == 0:
         refuse("view", view, "an odd number, at least 3", owner="minigrid")
@@ -44,7 +44,7 @@ def make(item: str, *, max_steps: int | None = None, view: int = 7) -> Environme
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MiniGrid(Environment[PyTree]):
-    """A task of MiniGrid. The agent sees the cells ahead of it; nothing blocks its view.
+    """A MiniGrid task. The agent sees the cells ahead of it; nothing blocks its view.
 
     Reaching the goal gives 1 - 0.9 * steps / max_steps and terminates; running out of steps
     truncates. The actions are forward, right, left, pick up, put down and toggle.
@@ -60,9 +60,9 @@ class MiniGrid(Environment[PyTree]):
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """Cells, [view, view, kinds + colours] bool: what stands there and its colour, one-hot.
+        """Cells, [view, view, kinds + colours] bool: kind and colour of each, one-hot.
 
-        The suite has them as two numbers, which a network would have to tell apart by size.
+        The suite encodes them as two integers, which a network would read as quantities.
         """
         view = self.settings.view_size
         return jax.ShapeDtypeStruct((view, view, NUM_TILES + NUM_COLORS), jnp.bool_)
@@ -83,7 +83,7 @@ class MiniGrid(Environment[PyTree]):
         )
 
     def render(self, state: PyTree) -> np.ndarray:
-        """The room from above, with what the agent sees lit up."""
+        """The room from above, with the field of view highlighted."""
         return np.asarray(self.environment.render(self.settings, jax.device_get(state)))
 
 

@@ -1,4 +1,4 @@
-"""Pictures of what only comes as numbers on a board."""
+"""Frames for environments that only return numbers on a board."""
 
 import colorsys
 
@@ -8,10 +8,9 @@ from discorl.envs.families import board
 
 
 def draw_planes(planes: np.ndarray) -> np.ndarray:
-    """A board whose squares have the colour of the last plane that marks them.
+    """Draws each square in the colour of the last plane that marks it.
 
-    The planes are [rows, columns, planes], zero where nothing is; the picture is [height, width, 3]
-    uint8.
+    Planes are [rows, columns, planes], zero where empty; the frame is [height, width, 3] uint8.
     """
     rows, columns, count = planes.shape
     marked = [
@@ -23,6 +22,6 @@ def draw_planes(planes: np.ndarray) -> np.ndarray:
 
 
 def _colour(index: int, count: int) -> board.Colour:
-    """One of `count` colours that are far apart."""
+    """One of `count` well-separated colours."""
     red, green, blue = (round(255 * x) for x in colorsys.hsv_to_rgb(index / count, 0.65, 0.95))
     return red, green, blue

@@ -32,12 +32,12 @@ _DOWNLOADED = (
 
 
 def names() -> Sequence[str]:
-    """`simple` has one level and `toy` two; the others are sets of Boxoban's, downloaded once."""
+    """`simple` has one level, `toy` has two; the others are Boxoban sets, downloaded once."""
     return [*_OFFLINE, *_DOWNLOADED]
 
 
 def make(item: str, *, time_limit: int = 120) -> Environment:
-    """Builds the game over a set of levels; episodes are truncated after `time_limit` steps."""
+    """Builds the game for a set of levels; episodes are truncated after `time_limit` steps."""
     integer("time_limit", time_limit, least=1, owner="sokoban")
     return Sokoban(item, JumanjiSokoban(generator=_levels(item), time_limit=time_limit))
 
@@ -70,7 +70,7 @@ class Sokoban(Environment[PyTree]):
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """For each square whether it is a wall, target, agent, box: [10, 10, 4] bool."""
+        """Whether each square is a wall, target, agent or box: [10, 10, 4] bool."""
         return jax.ShapeDtypeStruct((constants.GRID_SIZE, constants.GRID_SIZE, 4), jnp.bool_)
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
@@ -78,7 +78,7 @@ class Sokoban(Environment[PyTree]):
         return state, self._observe(state)
 
     def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
-        """Takes one action. Jumanji tells solving and the time limit as one thing: not so here."""
+        """Takes one action. Jumanji merges solving and the time limit; here they are separate."""
         del key
         state, moment = fix_types(self.environment.step(state, action))
         return state, Step(
