@@ -1,4 +1,4 @@
-"""One agent: acting, replay, and the learner that moves its network by a rule."""
+"""A single agent: acting, replay, and the learner that updates its network by a rule."""
 
 from discorl.agent.assembly import NetworkFactory, make_learner
 from discorl.agent.config import AgentConfig, NetworkConfig, OptimiserConfig

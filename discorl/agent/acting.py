@@ -22,7 +22,7 @@ Policy = Callable[[PyTree, PyTree], tuple[Array, PyTree]]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ActorState:
-    """Where `E` environments stand between two rollouts."""
+    """The state of `E` environments between two rollouts."""
 
     environment: PyTree  # states of the environments, [E, ...]
     observation: PyTree  # the latest observations, [E, ...]
@@ -46,9 +46,9 @@ class EpisodeStatistics:
 def init(
     environment: Environment, key: Key, num_environments: int, recurrent_state: PyTree = ()
 ) -> ActorState:
-    """Begins an episode in each of E environments.
+    """Starts an episode in each of E environments.
 
-    `recurrent_state` gives the shapes and dtypes of the recurrent state in one of them.
+    `recurrent_state` gives the shapes and dtypes of the recurrent state of one environment.
     """
     validation.integer("num_environments", num_environments, least=1)
     states, observations = jax.vmap(environment.reset)(jax.random.split(key, num_environments))
@@ -65,22 +65,15 @@ def init(
 def rollout(
     environment: Environment, policy: Policy, state: ActorState, key: Key, length: int
 ) -> tuple[ActorState, Trajectory, EpisodeStatistics]:
-    """Acts for `length` steps in all environments and resets those whose episode ends.
+    """Acts for T steps in all environments and resets those whose episode ends.
 
     After a termination the next observation is the first of a new episode. After a truncation it
     is the last of the cut episode, and the step there is a filler, with reward 0, during which the
     environment is reset. A truncation by the last step of a rollout costs no filler: the next
     rollout starts with a new episode. So `truncated` implies the fillers, and `filler` is None.
 
-    Args:
-        environment: the task.
-        policy: gives the logits of a batch of observations, and the next recurrent states.
-        state: from `init` or from the rollout before.
-        key: randomness of this rollout.
-        length: number of steps, T.
-
-    Returns:
-        the new state; a trajectory, [T, E]; what became of the episodes.
+    The state is that of `init` or of the previous rollout. Returns the new state, a trajectory,
+    [T, E], and statistics of the episodes.
     """
     validation.integer("length", length, least=1)
     num_environments = state.awaiting_reset.shape[0]
@@ -136,15 +129,15 @@ def rollout(
 
 
 def _put(rows: PyTree, row: PyTree, index: Array | int) -> PyTree:
-    """Leaves [T+1, ...] with one of their rows, [...], set."""
+    """Writes one row, [...], into leaves [T+1, ...]."""
     put = jax.lax.dynamic_update_index_in_dim
     return jax.tree.map(lambda x, y: put(x, y, index, axis=0), rows, row)
 
 
 def _reset_where(ended: Array, environment: Environment, keys: Key, current: PyTree) -> PyTree:
-    """Resets environments where `ended`, [E] bool; `current` and the result have leaves [E, ...].
+    """Resets environments where `ended`, [E] bool; states and observations have leaves [E, ...].
 
-    Every environment is reset with its own key, in whichever order it is done.
+    Each environment has its own key, so the order of the resets does not matter.
     """
     reset = jax.vmap(environment.reset)
     if environment.resets_at_once is None:
@@ -178,7 +171,7 @@ def _reset_where(ended: Array, environment: Environment, keys: Key, current: PyT
 def _count_episodes(
     state: ActorState, trajectory: Trajectory
 ) -> tuple[Array, Array, EpisodeStatistics]:
-    """Return [E] and length [E] of the episodes under way, and statistics of the finished ones."""
+    """Return [E] and length [E] of the current episodes, and statistics of the finished ones."""
     ended = trajectory.cut()
     real = ~trajectory.fillers()
     # A step belongs to a finished episode exactly if some episode ends at it or later.
@@ -187,7 +180,7 @@ def _count_episodes(
     finished = jnp.concatenate([finished[:1], finished])
 
     def split(before: Array, per_step: Array) -> tuple[Array, Array]:
-        """Sums of what is finished, [], and of what is under way, [E]."""
+        """Sums over finished episodes, [], and over the current ones, [E]."""
         amounts = jnp.concatenate([before[None], per_step], dtype=before.dtype)
         under_way = jnp.where(finished, 0, amounts).sum(axis=0)
         return jnp.where(finished, amounts, 0).sum(), under_way

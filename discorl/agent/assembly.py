@@ -1,4 +1,4 @@
-"""Assembling a learner from the description of an agent."""
+"""Assembles a learner from the description of an agent."""
 
 import dataclasses
 import functools

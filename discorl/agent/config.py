@@ -13,7 +13,7 @@ Schedule = Literal["constant", "cosine"]
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
-    """The standard network in some sizes, or a network of the user's own."""
+    """The standard network, or your own."""
 
     network_factory: str | None = None
     """Function that makes a network of your own, `package.module:function`, optionally with

@@ -1,9 +1,9 @@
-"""Frame stacking: networks see the last few frames, while a trajectory holds each once.
+"""Frame stacking: networks see the last few frames, but a trajectory stores each frame once.
 
-A trajectory of `T` steps with stacks of `S` holds `S - 1 + T + 1` frames: those of its own moments
-and the few before, which its first stacks reach back to. Stacks are formed where a network is
-asked. The age of a frame, its number of predecessors in its episode, says how far a stack reaches:
-beyond the episode's start its first frame is repeated.
+A trajectory of `T` steps with stacks of `S` holds `S - 1 + T + 1` frames: its own, and the few
+before them that its first stacks include. Stacks are formed right before a network sees them. The
+age of a frame is the number of its predecessors in the episode and limits how far back a stack
+goes: before the start of the episode, its first frame is repeated.
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ State = TypeVar("State")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Frames:
-    """Single frames in place of the stacks that they form.
+    """Single frames instead of the stacks that they form.
 
-    Leaves of `frame` are [M + S - 1, B, ...] for stacks at M moments.
+    Leaves of `frame` are [M + S - 1, B, ...] for stacks at M time steps.
     """
 
     frame: PyTree
@@ -34,7 +34,7 @@ class Frames:
 def stacked(observation: PyTree, size: int) -> PyTree:
     """Shapes and dtypes of a stack of `size` frames.
 
-    The last axis grows; images without channels, [height, width], get an axis of channels.
+    The last axis grows; images without channels, [height, width], get a channel axis.
     """
     if size == 1:
         return observation
@@ -47,7 +47,7 @@ def stacked(observation: PyTree, size: int) -> PyTree:
 
 
 def expand(frames: Frames, size: int) -> PyTree:
-    """The stacks that frames form, [M, B, ...] with the oldest frame first."""
+    """The stacks of frames, [M, B, ...], oldest frame first."""
     moments, count = frames.age.shape
     oldest = size - 1 - jnp.minimum(frames.age, size - 1)
     within = jnp.maximum(jnp.arange(size), oldest[..., None])  # [M, B, S], each from 0 to S - 1
@@ -65,15 +65,15 @@ def expand(frames: Frames, size: int) -> PyTree:
 
 
 def window(frame: PyTree, age: Array, size: int) -> PyTree:
-    """Stacks at one moment, leaves [N, ...], from the last `size` frames, leaves [size, N, ...].
+    """Stacks at one time step, leaves [N, ...], from the last `size` frames, leaves [size, N, ...].
 
-    The newest frame comes last, and `age`, [N], is its age.
+    The newest frame comes last; `age`, [N], is its age.
     """
     return jax.tree.map(lambda x: x[0], expand(Frames(frame, age[None]), size))
 
 
 def with_stacks(trajectory: Trajectory, size: int) -> Trajectory:
-    """The trajectory as a learner reads it, with stacks for observations."""
+    """The trajectory with stacks as observations, as a learner reads it."""
     if size == 1:
         return trajectory
     return dataclasses.replace(trajectory, observation=expand(trajectory.observation, size))
@@ -84,7 +84,7 @@ def with_stacks(trajectory: Trajectory, size: int) -> Trajectory:
 
 @dataclasses.dataclass(frozen=True)
 class FrameStack(Environment[tuple[State, Frames]], Generic[State]):
-    """An environment that shows its last `size` frames, as `Frames` with leaves [size, ...]."""
+    """An environment that returns its last `size` frames, as `Frames` with leaves [size, ...]."""
 
     inner: Environment[State]
     size: int
@@ -106,7 +106,7 @@ class FrameStack(Environment[tuple[State, Frames]], Generic[State]):
         return Frames(frame, jax.ShapeDtypeStruct((), jnp.int32))  # type: ignore[arg-type]
 
     def reset(self, key: Key) -> tuple[tuple[State, Frames], Frames]:
-        """Begins an episode; its first frame stands for those before it."""
+        """Starts an episode; its first frame is repeated."""
         state, observation = self.inner.reset(key)
         frame = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.size, *jnp.shape(x))), observation)
         frames = Frames(frame, jnp.int32(0))
@@ -115,7 +115,7 @@ class FrameStack(Environment[tuple[State, Frames]], Generic[State]):
     def step(
         self, state: tuple[State, Frames], action: Array, key: Key
     ) -> tuple[tuple[State, Frames], Step]:
-        """Takes one action, and forgets the oldest frame."""
+        """Takes one action and drops the oldest frame."""
         inner, frames = state
         inner, step = self.inner.step(inner, action, key)
         frame = jax.tree.map(
@@ -135,7 +135,7 @@ def stacks_of(observation: Frames, size: int) -> PyTree:
 
 
 def without_repeats(trajectory: Trajectory) -> Trajectory:
-    """A trajectory acted in `FrameStack`, with every frame once."""
+    """A trajectory collected in `FrameStack`, with every frame stored once."""
     frames = trajectory.observation
 
     def once(leaf: Array) -> Array:  # [T+1, B, S, ...] -> [S-1+T+1, B, ...]

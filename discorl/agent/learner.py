@@ -1,4 +1,4 @@
-"""The learner: one update of an agent's parameters by whatever rule it is given."""
+"""The learner: updates an agent's parameters by any rule."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ PIECE_BYTES = 4 * 2**20
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LearnerState:
-    """All that an agent's learning depends on."""
+    """The complete state of an agent's learning."""
 
     params: Params
     target_params: Params  # of the target network; None if the rule has none
@@ -36,7 +36,7 @@ class LearnerState:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Details:
-    """What went on inside an update."""
+    """Intermediate results of an update."""
 
     targets: PyTree  # of the rule
     online: Outputs  # what the rule was told of the network's outputs, [T+1, B, ...]
@@ -76,7 +76,7 @@ class Learner:
         """A fresh agent for observations like this one.
 
         `lifetime`, [] int, is the number of updates that the agent will make. The schedules of the
-        learning rate and of a rule are laid over it.
+        learning rate and of the rule span it.
         """
         network_key, learner_key = jax.random.split(key)
         batch = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), observation)
@@ -96,7 +96,7 @@ class Learner:
     def policy(
         self, params: Params, observation: PyTree, recurrent_state: PyTree = ()
     ) -> tuple[Array, PyTree]:
-        """Logits, [N, A], and the next recurrent state for observations [N, ...] at one moment.
+        """Logits, [N, A], and the next recurrent state for observations [N, ...].
 
         The recurrent state is [N, ...], or () if the network has none.
         """
@@ -106,14 +106,14 @@ class Learner:
     def update(
         self, state: LearnerState, eta: Params, trajectory: Trajectory
     ) -> tuple[LearnerState, Metrics]:
-        """Learns from a batch of trajectories, [T, B]; returns the agent after it, and metrics."""
+        """Learns from a batch of trajectories, [T, B]; returns the new state and metrics."""
         state, metrics, _ = self.update_in_detail(state, eta, trajectory)
         return state, metrics
 
     def update_in_detail(
         self, state: LearnerState, eta: Params, trajectory: Trajectory
     ) -> tuple[LearnerState, Metrics, Details]:
-        """Like `update`, and shows what went on inside."""
+        """Like `update`, and also returns intermediate results."""
         key, steps_key = jax.random.split(state.key)
         step_size = self.rule.step_size(eta, state.rule)
         if self.rule.epochs * self.rule.minibatches == 1:
@@ -156,7 +156,7 @@ class Learner:
         outputs: Outputs,
         root: PyTree,
     ) -> tuple[Details, PyTree, Metrics]:
-        """Asks the rule for targets; returns its new state and metrics as well."""
+        """Computes the rule's targets, its new state and its metrics."""
         online = self._summarise(eta, state.params, outputs, root, trajectory)
         target: Outputs = {}
         if self.rule.target_decay is not None:
@@ -202,7 +202,7 @@ class Learner:
         return moved, jax.tree.map(jnp.mean, metrics)
 
     def outputs(self, params: Params, trajectory: Trajectory) -> tuple[Outputs, PyTree]:
-        """Outputs as a loss reads them, and the root from which all actions' outputs are made."""
+        """The outputs that the loss reads, and the root of all actions' outputs."""
         length, batch = trajectory.action.shape
         features = self.network.unroll(params, trajectory)
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), features)
@@ -217,7 +217,7 @@ class Learner:
     def _summarise(
         self, eta: Params, params: Params, outputs: Outputs, root: PyTree, trajectory: Trajectory
     ) -> Outputs:
-        """What the rule needs to know of the outputs at all moments, [T+1, B, ...]."""
+        """The rule's summaries of all outputs, [T+1, B, ...]."""
         batch = trajectory.action.shape[1]
 
         def summaries(outputs: Outputs) -> Outputs:
@@ -234,7 +234,7 @@ class Learner:
         return {n: x.reshape(-1, batch, *x.shape[1:]) for n, x in (state | action).items()}
 
     def _pieces(self, root: PyTree) -> int:
-        """Into how many pieces the rows are cut."""
+        """The number of chunks that the rows are split into."""
         leaf = jax.tree.leaves(root)[0]
         largest = max(math.prod(shape) for shape in self.spec.action.values())
         row_bytes = self.num_actions * largest * leaf.dtype.itemsize
@@ -253,11 +253,11 @@ class Learner:
         return total, means | {TOTAL_LOSS: total, "policy/entropy": policy_entropy}
 
     def _gradient(self) -> Callable[[Params, PyTree, Trajectory], Params]:
-        """The gradient of the loss, to be differentiated forward over backward.
+        """The gradient of the loss, with forward-over-backward differentiation.
 
-        The pullback of a gradient is a product with the Hessian, which is symmetric: it is the
-        derivative of the gradient, with respect to parameters and targets, along the cotangent.
-        Nothing of a second backward pass has to be kept.
+        The pullback of a gradient is a product with the Hessian, which is symmetric. So it equals
+        the derivative of the gradient, with respect to parameters and targets, along the cotangent,
+        and no residuals of a second backward pass have to be stored.
         """
 
         def loss(params: Params, targets: PyTree, trajectory: Trajectory) -> Array:
@@ -295,7 +295,7 @@ class Learner:
 
 
 def _in_pieces(function: Callable[[PyTree], PyTree], rows: PyTree, pieces: int) -> PyTree:
-    """Applies a row-by-row function to one piece of the rows after another."""
+    """Applies a row-wise function chunk by chunk."""
     if pieces == 1:
         return function(rows)
     count = jax.tree.leaves(rows)[0].shape[0]

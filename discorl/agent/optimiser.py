@@ -23,10 +23,10 @@ class AdamState(NamedTuple):
 def scale_by_adam(
     decay1: float = 0.9, decay2: float = 0.999, epsilon: float = 1e-8
 ) -> optax.GradientTransformation:
-    """Adam (Kingma & Ba 2015) whose second moment is a constant to differentiation.
+    """Adam (Kingma & Ba 2015) without gradients through the second moment.
 
     Discovery differentiates through the optimiser. The gradient of the root of the second moment
-    explodes where a gradient is nearly zero, so none flows there.
+    explodes where a gradient is nearly zero, so it is stopped.
     """
 
     def init(params: Params) -> AdamState:
@@ -59,9 +59,9 @@ def scale_by_adam(
 def learning_rate_at(
     config: OptimiserConfig, step: Array | int, peak: Array | float, steps: Array | int, warmup: int
 ) -> Array:
-    """The learning rate of a gradient step, after `step` earlier ones.
+    """The learning rate of the gradient step that follows `step` earlier ones.
 
-    It rises linearly to `peak` during `warmup`, the first of the `steps` of the schedule.
+    It rises linearly to `peak` over the first `warmup` of the schedule's `steps`.
     """
     rate = jnp.asarray(peak)
     if config.schedule == "cosine":
@@ -75,7 +75,7 @@ def learning_rate_at(
 
 
 class Optimiser(NamedTuple):
-    """A gradient transformation of optax that can tell its learning rate."""
+    """An optax gradient transformation that knows its learning rate."""
 
     init: optax.TransformInitFn
     update: optax.TransformUpdateExtraArgsFn
@@ -115,7 +115,7 @@ def make_optimiser(config: OptimiserConfig, *, steps: int = 1, warmup: int = 0) 
 
 
 def with_learning_rate(state: PyTree, learning_rate: float | Array) -> PyTree:
-    """The state of an optimiser, or of whatever holds one, with another learning rate."""
+    """Changes the learning rate in the state of an optimiser, or in a tree that holds one."""
     old = optax.tree.get(state, "learning_rate")
     return optax.tree.set(state, learning_rate=jnp.full_like(old, learning_rate))
 

@@ -1,7 +1,4 @@
-"""Replay: the latest trajectories in a ring on the device, as pure functions.
-
-Jit the functions with the state donated and an `add` writes in place.
-"""
+"""Replay: a ring buffer of recent trajectories on the device, as pure functions."""
 
 import dataclasses
 
@@ -14,7 +11,7 @@ from discorl.types import Array, Key, Trajectory, UserError
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ReplayState:
-    """A ring of `capacity` trajectories, the oldest of which are overwritten first."""
+    """A ring buffer of `capacity` trajectories; the oldest are overwritten first."""
 
     # A Trajectory with leaves [capacity, T or T+1, ...]: trajectories come first, unlike anywhere
     # else, so that each of them is one contiguous piece of memory.
@@ -24,10 +21,10 @@ class ReplayState:
 
 
 def init(trajectory_like: Trajectory, capacity: int) -> ReplayState:
-    """An empty ring of `capacity` trajectories, at least E of them.
+    """An empty buffer for `capacity` trajectories, at least E.
 
     `trajectory_like` is one rollout, [T, E], as arrays or as `jax.ShapeDtypeStruct`. Every field
-    is stored in its own dtype.
+    keeps its dtype.
     """
     num_environments = trajectory_like.action.shape[1]
     if capacity < num_environments:
@@ -45,7 +42,7 @@ def init(trajectory_like: Trajectory, capacity: int) -> ReplayState:
 
 
 def add(state: ReplayState, trajectory: Trajectory) -> ReplayState:
-    """Stores the E trajectories of a rollout, [T, E], over the oldest ones."""
+    """Stores the E trajectories of a rollout, [T, E], in place of the oldest ones."""
     capacity, count = state.storage.action.shape[0], trajectory.action.shape[1]
     if count > capacity:
         raise UserError(f"cannot add {count} trajectories at once to a replay of {capacity}")
@@ -65,9 +62,9 @@ def add(state: ReplayState, trajectory: Trajectory) -> ReplayState:
 
 
 def sample(state: ReplayState, key: Key, batch: int) -> Trajectory:
-    """Draws trajectories uniformly, with replacement, from those stored: [T, batch].
+    """Samples stored trajectories uniformly with replacement: [T, batch].
 
-    An empty ring yields zeros.
+    An empty buffer yields zeros.
     """
     slots = jax.random.randint(key, (batch,), 0, state.size)
 
@@ -78,9 +75,9 @@ def sample(state: ReplayState, key: Key, batch: int) -> Trajectory:
 
 
 def mix(state: ReplayState, fresh: Trajectory, key: Key, batch: int, replayed: int) -> Trajectory:
-    """A batch, [T, B]: `batch - replayed` fresh trajectories, then `replayed` sampled ones.
+    """A batch, [T, B], of `batch - replayed` fresh and `replayed` sampled trajectories.
 
-    The first trajectories of `fresh`, [T, E], are taken; `replayed` is at least B - E.
+    It takes the first trajectories of `fresh`, [T, E]; `replayed` must be at least B - E.
     """
     num_environments = fresh.action.shape[1]
     if not max(0, batch - num_environments) <= replayed <= batch:

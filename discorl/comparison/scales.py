@@ -1,4 +1,4 @@
-"""The scales that put returns of different environments side by side."""
+"""Scales that make returns of different environments comparable."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from discorl.types import UserError, imports, specs
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """The returns that make scores of 0 and 1."""
+    """The returns that define scores of 0 and 1."""
 
     random: float
     optimal: float
     known: bool = True  # False: there are no such returns, and scores are returns as they are
 
     def score(self, value: Any) -> Any:
-        """Returns, in numbers or arrays, on the scale."""
+        """Normalises returns, numbers or arrays."""
         return Reference(self.random, self.optimal).score(value)
 
 
@@ -28,7 +28,7 @@ AS_THEY_ARE = Scale(0.0, 1.0, known=False)
 
 
 def find(config: ComparisonConfig) -> tuple[dict[str, Scale], dict[str, str]]:
-    """The scales of scores, and why an environment cannot be made, by label."""
+    """Scales by label of environment, and reasons why environments are unavailable."""
     for entry in config.environments:
         _check_name(entry.env)
     scales, unavailable = look_for(config.environments, alone=len(config.environments) == 1)

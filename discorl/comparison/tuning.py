@@ -19,9 +19,9 @@ Sweep = Mapping[Cell, Mapping[str, Any] | None]  # cells and their records, so f
 def choose(config: ComparisonConfig, sweep: Sweep, scales: Mapping[str, Scale]) -> Chosen:
     """The learning rate of each rule in each environment.
 
-    That with the best mean score over environments or, tuned by environment, there. A rate that
-    failed or diverged somewhere comes after all that did not. None where the recipe's own is to be
-    taken, or where there is nothing to choose by: see `why_none`.
+    It has the best mean score over all environments or, if tuned per environment, in that one.
+    Rates that failed or diverged anywhere rank below all others. None means the recipe's own rate,
+    or that every rate failed; see `why_none`.
     """
     chosen: Chosen = {}
     for rule, environment in itertools.product(config.rules, config.environments):
@@ -36,7 +36,7 @@ def choose(config: ComparisonConfig, sweep: Sweep, scales: Mapping[str, Scale]) 
 def why_none(
     config: ComparisonConfig, sweep: Sweep, rule: RuleEntry, environment: EnvironmentEntry
 ) -> str | None:
-    """Why a rule has no learning rate in an environment: its whole sweep failed; None if not."""
+    """The reason why a rule has no learning rate: its whole sweep failed; None otherwise."""
     where = _tuned_on(config, environment)
     records = [r for cell, r in sweep.items() if cell.rule == rule and cell.environment in where]
     failures = [r["message"] for r in records if r is not None and r["status"] == "failed"]
@@ -58,7 +58,7 @@ def _merit(
     sweep: Sweep,
     scales: Mapping[str, Scale],
 ) -> tuple[int, float]:
-    """How many cells a rate trained well in, and its mean score over their environments."""
+    """How many cells trained well with a rate, and the mean score over their environments."""
     finished = [
         (cell.environment.label, record["returns"])
         for cell, record in sweep.items()

@@ -12,7 +12,7 @@ from discorl.types import Array, Key, Params
 
 
 def truncated_normal(key: Key, shape: Sequence[int], stddev: float) -> Array:
-    """Normal numbers of the given scale, drawn again beyond two standard deviations."""
+    """Normal samples of the given scale, truncated at two standard deviations."""
     return stddev * jax.random.truncated_normal(key, -2.0, 2.0, tuple(shape))
 
 
@@ -23,7 +23,7 @@ def init_linear(key: Key, inputs: int, outputs: int, *, stddev: float | None = N
 
 
 def linear(layer: Params, x: Array) -> Array:
-    """Product with the weights plus the biases, over the last axis."""
+    """An affine map over the last axis."""
     return x @ layer["w"] + layer["b"]
 
 
@@ -35,20 +35,20 @@ def init_mlp(key: Key, inputs: int, sizes: Sequence[int]) -> Params:
 
 
 def mlp(layers: Params, x: Array) -> Array:
-    """ReLU between the layers, none after the last."""
+    """Applies the layers with ReLU between them and none after the last."""
     for i in range(len(layers)):
         x = linear(layers[str(i)], x if i == 0 else jax.nn.relu(x))
     return x
 
 
 def lstm_step(gates: Array, cell: Array) -> tuple[Array, Array]:
-    """New hidden state and cell, [..., H], from the summed gate inputs i, g, f, o, [..., 4 H]."""
+    """New hidden state and cell, [..., H], from the sums of gate inputs i, g, f, o, [..., 4 H]."""
     i, g, f, o = jnp.split(gates, 4, axis=-1)
     cell = jax.nn.sigmoid(f + 1) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
     return jax.nn.sigmoid(o) * jnp.tanh(cell), cell
 
 
 def take_action(values: Array, action: Array) -> Array:
-    """Picks each step's action: [T, B, A, ...] and [T, B] -> [T, B, ...]."""
+    """Selects the taken action at each step: [T, B, A, ...] and [T, B] -> [T, B, ...]."""
     index = action.reshape(action.shape + (1,) * (values.ndim - action.ndim))
     return jnp.squeeze(jnp.take_along_axis(values, index, axis=action.ndim), axis=action.ndim)

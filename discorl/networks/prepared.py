@@ -1,4 +1,4 @@
-"""A network behind a fixed function of observations."""
+"""A network with a preprocessing step."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from discorl.types import Key, Outputs, Params, PyTree
 
 
 def prepared(network: Network, prepare: Callable[[PyTree], PyTree]) -> Network:
-    """The network that sees what a pure function makes of observations, [N, ...]."""
+    """The network applied to `prepare(observations)`, [N, ...]; `prepare` is a pure function."""
 
     def init(key: Key, observation: PyTree) -> Params:
         return network.init(key, prepare(observation))

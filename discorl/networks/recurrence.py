@@ -1,4 +1,4 @@
-"""Memory of a network: a state that goes from moment to moment, and is zero as episodes begin."""
+"""Recurrent state of a network: carried from step to step, and zero where an episode begins."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from discorl.types import Array, Params, PyTree, Trajectory, UserError
 
 @dataclasses.dataclass(frozen=True)
 class Recurrence:
-    """What stands between observations and the rest of a network that remembers.
+    """The recurrent part of a network, between the observations and everything else.
 
-    The rest of the network reads features in place of observations. What does not depend on the
-    state belongs into `encode`, which is called once for all moments of a trajectory.
+    The rest of the network reads features instead of observations. Whatever does not depend on the
+    state belongs in `encode`, which is called once for all steps of a trajectory.
     """
 
     state: PyTree  # shapes and dtypes for one environment: a pytree of `jax.ShapeDtypeStruct`
@@ -25,12 +25,12 @@ class Recurrence:
 
 
 def blank_state(state: PyTree, count: int) -> PyTree:
-    """The state at the beginning of an episode, [count, ...], from its shapes and dtypes."""
+    """The state at the start of an episode, [count, ...], from its shapes and dtypes."""
     return jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), state)
 
 
 def forget(state: PyTree, begins: Array) -> PyTree:
-    """The state, [B, ...], as new where an episode begins, [B] bool."""
+    """Resets the state, [B, ...], where an episode begins, [B] bool."""
     return jax.tree.map(
         lambda x: jnp.where(begins.reshape(-1, *[1] * (x.ndim - 1)), 0, x),
         state,
@@ -38,7 +38,7 @@ def forget(state: PyTree, begins: Array) -> PyTree:
 
 
 def unroll(recurrence: Recurrence, params: Params, trajectory: Trajectory) -> PyTree:
-    """Features at every moment of trajectories, [T+1, B, ...], from their first recurrent state."""
+    """Features at all steps of trajectories, [T+1, B, ...], starting from the stored state."""
     if len(jax.tree.leaves(trajectory.recurrent_state)) != len(jax.tree.leaves(recurrence.state)):
         raise UserError(
             "the network is recurrent, but the trajectory does not hold its state at the start: "

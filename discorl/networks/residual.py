@@ -24,7 +24,7 @@ def _convolution(layer: Params, x: Array) -> Array:
 
 @jax.custom_jvp
 def _convolve(x: Array, w: Array) -> Array:
-    """Images [N, height, width, I] under a kernel [3, 3, I, O]."""
+    """Convolves images [N, height, width, I] with a kernel [3, 3, I, O]."""
     return jax.lax.conv_general_dilated(
         x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
@@ -43,10 +43,10 @@ def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Arra
 
 
 def _convolve_by_products(x: Array, w: Array) -> Array:
-    """`_convolve` as a matrix product an image.
+    """`_convolve` as one matrix product per image.
 
-    It is the transpose of this that counts, the gradient of the kernel: XLA makes it a convolution
-    with a kernel as large as the image, which takes a CPU several times as long as these products.
+    What matters is its transpose, the gradient of the kernel. XLA computes that as a convolution
+    with a kernel as large as the image, which is several times slower on a CPU than these products.
     """
     height, width = x.shape[1:3]
 
@@ -62,7 +62,7 @@ def _convolve_by_products(x: Array, w: Array) -> Array:
 def _halve(x: Array) -> Array:
     """Max-pooling over 3 x 3 windows with stride 2.
 
-    First over rows, then over columns: the gradient of XLA's own pooling is slow.
+    It pools rows, then columns, because the gradient of XLA's own pooling is slow.
     """
     for axis in (1, 2):
         outputs = -(-x.shape[axis] // 2)
@@ -79,7 +79,7 @@ def _halve(x: Array) -> Array:
 
 
 def init_residual(key: Key, channels: int, filters: Sequence[int]) -> Params:
-    """One section a filter count, each with a convolution and its residual blocks."""
+    """One section per filter count, each with a convolution and residual blocks."""
     sections = {}
     for i, section_key in enumerate(jax.random.split(key, len(filters))):
         first, *rest = jax.random.split(section_key, 1 + 2 * BLOCKS)

@@ -1,4 +1,4 @@
-"""What charts show, apart from how they are drawn: on the page by a script, or by matplotlib."""
+"""The content of charts, which a script on the page or matplotlib draws."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from discorl.runs.statistics import AGGREGATES
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line of one series, with a band around it if it has one.
+    """A line of one series, optionally with a band.
 
-    Where a series has several lines in a chart, each has a label and a style of its own.
+    If a series has several lines in a chart, each has its own label and style.
     """
 
     series: int
@@ -65,7 +65,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class IntervalChart:
-    """Panels of values with intervals, side by side, one row a series."""
+    """Panels of values with intervals, side by side, one row per series."""
 
     name: str
     title: str
@@ -103,7 +103,7 @@ def aggregates(results: Results) -> IntervalChart:
 
 
 def improvements(results: Results) -> IntervalChart:
-    """The chance of a rule to do better than another, for each pair."""
+    """The probability of improvement of each pair of rules."""
     rows = tuple(
         Row(_series(results, x), f"{x} over {y}", e.value, e.low, e.high)
         for (x, y), e in results.improvements.items()
@@ -166,5 +166,5 @@ def _series(results: Results, rule: str) -> int:
 
 
 def _numbers(values: Sequence[float] | np.ndarray) -> list[float | None]:
-    """Six digits are more than a picture shows; None for what is not a number."""
+    """Rounds to six digits, more than a picture shows; None for what is not finite."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]

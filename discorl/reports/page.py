@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else, rendered from the templates beside it."""
+"""The page: a self-contained HTML file, rendered from the templates beside this module."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ NOTHING = "\N{EN DASH}"  # in a cell without a number
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A cell of a table that is more than a plain text."""
+    """A table cell with formatting."""
 
     text: str
     small: str = ""  # written smaller behind the text
@@ -47,9 +47,9 @@ def pairs(name: str, values: dict[str, Any]) -> Table:
 def render(
     template: str, *, title: str, series: Sequence[str], charts: Sequence[Chart], **context: Any
 ) -> bytes:
-    """Renders a page. Everything that is not HTML of the templates' own is escaped.
+    """Renders a page; everything outside the templates' own HTML is escaped.
 
-    `series` tells what the lines of charts stand for, `charts` what the script on the page draws.
+    `series` are the labels of lines in charts; the script on the page draws `charts`.
     """
     data = {
         "series": list(series),

@@ -1,4 +1,4 @@
-"""Does a rule keep its contract? It is asked for targets and a loss on made-up experience."""
+"""Checks that a rule keeps its contract, on made-up experience."""
 
 import tempfile
 from collections.abc import Callable
@@ -23,8 +23,7 @@ LIFETIME = 100
 def check(rule: Rule, eta: Params | None = None, *, seed: int = 0) -> list[Finding]:
     """Checks a rule against its contract, by default with new parameters.
 
-    Checks that need an earlier one to pass are left out if it fails. What a rule raises is a
-    finding, too.
+    A failed check ends the list. Exceptions of the rule become findings, too.
     """
     findings: list[Finding] = []
     checks = _Checks(rule, eta, jax.random.key(seed))
@@ -39,7 +38,7 @@ def check(rule: Rule, eta: Params | None = None, *, seed: int = 0) -> list[Findi
 
 
 class _Checks:
-    """The checks, in order; each may read what those before it have found."""
+    """The checks in order; each may use the results of earlier ones."""
 
     def __init__(self, rule: Rule, eta: Params | None, key: Key) -> None:
         self._rule, self._eta = rule, eta
@@ -92,7 +91,7 @@ class _Checks:
         return judge("parameters", problems, f"{count} numbers" if count else "none")
 
     def state(self) -> Finding:
-        """The state at the beginning of a life, whose length may be traced."""
+        """The state at the start of a life, whose length may be traced."""
         self._state = jax.jit(self._rule.init_state)(jnp.int32(LIFETIME))
         step_size = jax.jit(self._rule.step_size)(self._eta, self._state)
         problems = _not_finite("state", self._state)
@@ -103,7 +102,7 @@ class _Checks:
         return judge("state", problems, f"{count} numbers; learning rate {size}")
 
     def summaries(self) -> Finding:
-        """What targets are told of outputs is computed row by row."""
+        """Summaries are computed row by row."""
         problems, told = [], {}
         for name, output in self._online.items():
             rows = output.reshape(-1, *output.shape[2:])
@@ -152,7 +151,7 @@ class _Checks:
         return judge("loss", problems, f"terms {', '.join(terms)}, each [T, B]")
 
     def gradient(self) -> Finding:
-        """The gradient of the loss reaches outputs, and the logits above all."""
+        """The gradient of the loss reaches outputs, in particular the logits."""
         gradients = jax.jit(jax.grad(self._total))(self._taken(), self._targets)
         moved = [name for name, gradient in gradients.items() if jnp.any(gradient != 0)]
         problems = _not_finite("the gradient", gradients)
@@ -163,7 +162,7 @@ class _Checks:
         return judge("gradient", problems, f"finite; reaches {', '.join(moved)}")
 
     def meta_gradient(self) -> Finding:
-        """The gradient of an update with respect to eta, on which discovery depends."""
+        """The gradient of an update with respect to eta, which discovery needs."""
 
         def moved(eta: Params) -> Array:
             targets, _, _ = self._ask(eta, self._state)
@@ -188,7 +187,7 @@ class _Checks:
         )
 
     def file(self) -> Finding:
-        """A file that is written and read back holds the same rule."""
+        """The rule survives being written to a file and read back."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "rule.npz"
             try:
@@ -237,7 +236,7 @@ class _Checks:
 
 
 def _random(spec: OutputSpec, key: Key) -> Outputs:
-    """Outputs at all moments, [T+1, B, ...] and, of all actions, [T+1, B, A, ...]."""
+    """Outputs at all time steps, [T+1, B, ...], and for all actions, [T+1, B, A, ...]."""
     shapes = dict(spec.state) | {name: (ACTIONS, *shape) for name, shape in spec.action.items()}
     keys = jax.random.split(key, max(1, len(shapes)))
     return {

@@ -192,17 +192,17 @@ DECAY = 0.99
 
 
 def init_moments(dtype: jnp.dtype = jnp.float32) -> Moments:
-    """Moments of nothing."""
+    """Moments before any value."""
     return Moments(jnp.zeros((), dtype), jnp.zeros((), dtype), jnp.ones((), dtype))
 
 
 def weighted_mean(x: Array, weight: Array) -> Array:
-    """Mean over all steps, each counted by its weight; zero, not NaN, if none has any."""
+    """Weighted mean over all steps; zero, not NaN, if all weights are zero."""
     return jnp.sum(x * weight) / jnp.maximum(jnp.sum(weight), 1e-8)
 
 
 def update_moments(moments: Moments, x: Array, weight: Array) -> Moments:
-    """Takes in the `weight`ed mean of a batch of values."""
+    """Updates the moments with the weighted mean of a batch of values."""
     return Moments(
         DECAY * moments.moment1 + (1 - DECAY) * weighted_mean(x, weight),
         DECAY * moments.moment2 + (1 - DECAY) * weighted_mean(x * x, weight),

@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-    """A mistake in what the user gave, with a message that says how to mend it."""
+    """A mistake in the user's input; the message says how to fix it."""

@@ -1,4 +1,4 @@
-"""What conformance checks find, and the messages they share."""
+"""Results of conformance checks, and the messages they share."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from discorl.types import PyTree
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What one check found."""
+    """The result of one check."""
 
     check: str
     ok: bool  # nothing is wrong; also if nothing could be checked
@@ -18,30 +18,30 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """In a word or two, for people."""
+        """The result in a word or two."""
         if not self.checked:
             return "not checked"
         return "ok" if self.ok else "FAILED"
 
 
 def judge(check: str, problems: list[str], detail: str) -> Finding:
-    """Fails with the problems, or passes with the detail."""
+    """Fails with the problems if there are any, else passes with the detail."""
     return Finding(check, not problems, "; ".join(problems) or detail)
 
 
 def not_checked(check: str, reason: str) -> Finding:
-    """Neither passes nor fails."""
+    """A check that neither passed nor failed."""
     return Finding(check, ok=True, detail=reason, checked=False)
 
 
 def raised(what: str, error: BaseException) -> str:
-    """What somebody's code has raised, in a line."""
+    """One line about an exception in the user's code."""
     lines = str(error).strip().splitlines()
     return f"{what} raised {type(error).__name__}{f': {lines[0]}' if lines else ''}"
 
 
 def describe(tree: PyTree) -> str:
-    """Shapes and dtypes as people write them: `[10, 10, 4] float32`."""
+    """Readable shapes and dtypes: `[10, 10, 4] float32`."""
     if isinstance(tree, dict):
         return ", ".join(f"{name} {describe(part)}" for name, part in tree.items())
     leaves = jax.tree.leaves(tree)
@@ -49,7 +49,7 @@ def describe(tree: PyTree) -> str:
 
 
 def mismatch(what: str, found: PyTree, expected: PyTree) -> list[str]:
-    """Problems with the structure, shapes and dtypes of what was found."""
+    """Differences in structure, shapes and dtypes."""
     structures = [str(jax.tree.structure(tree)) for tree in (found, expected)]
     if structures[0] != structures[1]:
         return [f"{what} has the structure {structures[0]}; expected {structures[1]}"]

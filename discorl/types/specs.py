@@ -35,7 +35,7 @@ Value = bool | int | float | str | Range
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What a text names: a thing, perhaps one item of it, and settings by name."""
+    """A parsed text: a name, optionally an item, and settings."""
 
     name: str
     item: str | None = None
@@ -108,7 +108,7 @@ def _format_value(value: Any) -> str:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """The rest of a message about an unknown name: the closest choice, then all of them."""
+    """The end of a message about an unknown name: the closest choice, then all of them."""
     ordered = sorted(choices)
     close = difflib.get_close_matches(name.lower(), ordered, n=1, cutoff=0.5)
     suggestion = f"did you mean {close[0]!r}? " if close else ""
@@ -127,10 +127,10 @@ def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None
 
 
 def build(constructor: Callable[..., Built], spec: Spec) -> Built:
-    """Calls a constructor with annotated parameters with those of a spec.
+    """Calls a constructor, whose parameters are annotated, with the parameters of a spec.
 
-    The spec's item becomes the argument called `item`; a constructor without one takes no item.
-    A constructor with `**parameters` is handed every further parameter as it is.
+    The spec's item becomes the argument `item`; a constructor without one takes no item. Further
+    parameters are passed to `**parameters` if the constructor has them.
     """
     signature = inspect.signature(constructor, eval_str=True).parameters
     settable = {
@@ -171,7 +171,7 @@ def _check_item(spec: Spec, parameter: inspect.Parameter | None) -> None:
 
 
 def _listing(parameters: Iterable[inspect.Parameter]) -> str:
-    """Names, types and defaults, as people write them: `rows: int = 8`."""
+    """Names, types and defaults in readable form: `rows: int = 8`."""
     entries = []
     for parameter in parameters:
         entry = f"{parameter.name}: {_type_name(parameter.annotation)}"
@@ -193,7 +193,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _fit(name: str, value: Value, annotation: Any, accepted: str) -> Any:
-    """The value as an instance of the annotated type, if it can be read as one."""
+    """Converts the value to the annotated type, if possible."""
     origin = typing.get_origin(annotation)
     choices = typing.get_args(annotation)
     kinds = choices if origin in (typing.Union, types.UnionType) else (annotation,)
@@ -219,14 +219,14 @@ def _fit(name: str, value: Value, annotation: Any, accepted: str) -> Any:
 
 
 def _as_range(value: Value, kind: type) -> list[Range]:
-    """The value as a range of that kind of number, if it can be read as one."""
+    """Converts the value to a range of that type, if possible."""
     ends = value if isinstance(value, Range) else (value, value)
     readable = (int,) if kind is int else (int, float)
     return [Range(*map(kind, ends))] if all(type(end) in readable for end in ends) else []
 
 
 def _misfit(value: Value, annotation: Any) -> str:
-    """Why a value does not fit, and what would."""
+    """Why a value does not fit, and what is expected."""
     if isinstance(value, Range) and typing.get_origin(annotation) is not Range:
         any_kind = annotation in (Any, inspect.Parameter.empty)
         kind = "value" if any_kind else _type_name(annotation)

@@ -22,7 +22,7 @@ Metrics = dict[str, Array]  # scalars to log, by name
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Trajectory:
-    """Experience of one stretch of time, in the layout that every rule learns from.
+    """A batch of experience in the layout that every rule learns from.
 
     An episode may end inside a trajectory. After a termination the next observation is simply the
     first of the next episode. After a truncation (a time limit) the next observation must be the
@@ -31,8 +31,8 @@ class Trajectory:
     Environments on the host may need a filler after a termination, too. The terminated step is then
     marked as truncated as well.
 
-    `filler` and `mask` are independent. Fillers are part of how experience was collected: they
-    separate episodes, and recurrent state is reset after them. The mask is for whoever builds the
+    `filler` and `mask` are independent. Fillers record how experience was collected: they separate
+    episodes, and recurrent state is reset after them. The mask is for the code that builds the
     batch, for example to exclude a burn-in from the loss; it resets nothing.
     """
 
@@ -62,10 +62,10 @@ class Trajectory:
         return terminated if self.truncated is None else terminated | self.truncated.astype(bool)
 
     def begins(self) -> Array:
-        """Moments at which an episode begins, except for the first moment: [T+1, B] bool.
+        """Time steps at which an episode begins, except for the first one: [T+1, B] bool.
 
-        Recurrent state is reset there. The last observation of a truncated episode is not such a
-        moment: it belongs to the episode before, and its value is bootstrapped from.
+        Recurrent state is reset there. The last observation of a truncated episode does not count:
+        it belongs to the previous episode, and its value is bootstrapped from.
         """
         begins = self.fillers()
         ended = self.terminated.astype(bool)

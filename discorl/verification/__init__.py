@@ -1,4 +1,4 @@
-"""Recomputing golden values, and how far off the results are."""
+"""Recomputes golden values and reports the errors."""
 
 from discorl.verification.verify import Check, verify
 

@@ -49,7 +49,7 @@ class Case:
         return cast(tree, self.dtype)
 
     def flat(self, prefix: str) -> dict[str, np.ndarray]:
-        """Everything below a prefix, by the rest of its name."""
+        """Everything below a prefix, with the prefix removed from the names."""
         named = self._arrays.items()
         return {name.removeprefix(prefix): x for name, x in named if name.startswith(prefix)}
 

@@ -34,7 +34,7 @@ _QUICK_TO_COMPILE = {
 
 
 class Errors:
-    """Collects the largest relative error of each quantity, and the arrays that are missing."""
+    """Collects the largest relative error of each quantity, and missing arrays."""
 
     def __init__(self) -> None:
         self.largest: dict[str, float] = {}
@@ -75,7 +75,7 @@ class Errors:
 
 
 def check_rule(case: Case, eta: Params, errors: Errors) -> None:
-    """Calls of the rule on given outputs, one after the other."""
+    """Recomputes successive calls of the rule."""
     state = None
     for prefix in case.numbered("call"):
         given = case.inputs(f"{prefix}in/")
@@ -86,7 +86,7 @@ def check_rule(case: Case, eta: Params, errors: Errors) -> None:
 
 
 def _call(rule: Disco, eta: Params, state: PyTree, given: dict) -> tuple[PyTree, dict[str, Any]]:
-    """All that a golden file records of one call of the rule."""
+    """Everything that a golden file records about one call of the rule."""
     trajectory = trajectory_of(given)
 
     def summaries(outputs: dict[str, Array]) -> dict[str, Array]:
@@ -132,7 +132,7 @@ def _call(rule: Disco, eta: Params, state: PyTree, given: dict) -> tuple[PyTree,
 
 
 def agent_of(eta: Params, params: Params, trajectory: Trajectory, learning_rate: float) -> Learner:
-    """The learner of an agent with the standard network, its sizes read from its parameters."""
+    """The learner of an agent with the standard network, sized by its parameters."""
     q_head = params["action_model"]["q"]
     rule = Disco(sizes=Sizes.of(eta), num_bins=q_head[str(len(q_head) - 1)]["b"].shape[0])
     num_actions = trajectory.behaviour_logits.shape[-1]
@@ -143,12 +143,12 @@ def agent_of(eta: Params, params: Params, trajectory: Trajectory, learning_rate:
 
 
 def _shapes(observation: PyTree) -> PyTree:
-    """Of one observation, from those of a trajectory."""
+    """Shapes of one observation, from those of a trajectory."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), observation)
 
 
 def fresh_state(learner: Learner, params: Params, dtype: str) -> LearnerState:
-    """An agent at the beginning of its life, with the given parameters."""
+    """A new agent with the given parameters."""
     return LearnerState(
         params=params,
         target_params=params,
@@ -160,7 +160,7 @@ def fresh_state(learner: Learner, params: Params, dtype: str) -> LearnerState:
 
 
 def check_learner(case: Case, eta: Params, errors: Errors) -> None:
-    """Updates of an agent, one after the other."""
+    """Recomputes successive updates of an agent."""
     params = case.inputs("init/params/")
     first = trajectory_of(case.inputs("step0/in/"))
     learner = agent_of(eta, params, first, case.scalar("lr", DEFAULT_LEARNING_RATE))
@@ -194,7 +194,7 @@ def check_learner(case: Case, eta: Params, errors: Errors) -> None:
 
 
 def check_meta_gradient(case: Case, eta: Params, errors: Errors) -> None:
-    """The gradient of the meta-loss through some updates."""
+    """Recomputes the gradient of the meta-loss through several updates."""
     batches = [trajectory_of(case.inputs(prefix)) for prefix in case.numbered("train")]
     validation = trajectory_of(case.inputs("valid/"))
     params, value_params = case.inputs("init/params/"), case.inputs("init/value_params/")

@@ -1,4 +1,4 @@
-"""Checks of a rule's weights: names, ranks, values, and that every size fits the others."""
+"""Checks of a rule's weights: names, ranks, values, and consistent sizes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from discorl.types import UserError
 
 
 def check_keys(eta: Mapping[str, Any]) -> None:
-    """Demands the exact structure: a stray component would be lost without a word."""
+    """Requires the exact structure; an extra component would be dropped silently."""
     roots, _, inner = zip(*(part.path.partition("/") for part in PARTS), strict=True)
     _check_mapping("eta", eta, set(roots))
     _check_mapping("eta['meta_rnn']", eta["meta_rnn"], {key for key in inner if key})
@@ -31,7 +31,7 @@ def _check_mapping(where: str, node: Any, keys: set[str]) -> None:
 
 
 def check_names(arrays: Mapping[str, Any], depths: Mapping[Part, int]) -> None:
-    """Demands the arrays of all layers, so many for each component, and no others."""
+    """Requires exactly the arrays of all layers, `depths` of them per component."""
     expected = {
         f"{part.layer_name(index)}/{array}"
         for part, depth in depths.items()
@@ -49,14 +49,14 @@ def check_names(arrays: Mapping[str, Any], depths: Mapping[Part, int]) -> None:
 
 
 def listing(names: Sequence[str], limit: int = 3) -> str:
-    """Some of the names, and how many there are more."""
+    """The first few names, and how many more there are."""
     shown = ", ".join(repr(name) for name in names[:limit])
     rest = len(names) - limit
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
 def check_ranks(part: Part, index: int, kernel: np.ndarray, bias: np.ndarray) -> None:
-    """Demands the rank that a layer's arrays have in a file."""
+    """Requires the ranks that a layer's arrays have in a file."""
     name = part.layer_name(index)
     is_block = part.kind is Kind.BLOCKS
     if kernel.ndim != 2 + is_block or (is_block and len(kernel) != 1):
@@ -69,7 +69,7 @@ def check_ranks(part: Part, index: int, kernel: np.ndarray, bias: np.ndarray) ->
 
 
 def check_values(name: str, array: np.ndarray, dtype: Any = np.float32) -> None:
-    """Demands finite numbers of a dtype, at least one."""
+    """Requires at least one finite number of the given dtype."""
     if array.dtype != dtype:
         raise UserError(
             f"array '{name}' is {array.dtype}; expected {np.dtype(dtype)}: cast it before saving"
@@ -88,14 +88,14 @@ def check_values(name: str, array: np.ndarray, dtype: Any = np.float32) -> None:
 
 
 class _Size(NamedTuple):
-    """The number of inputs or outputs that the rest of a rule demands of a part."""
+    """The size that the rest of a rule requires of a part's inputs or outputs."""
 
     size: int
     why: str
 
 
 def check_sizes(eta: Mapping[str, Any]) -> None:
-    """Follows the numbers through the rule, from the agent's outputs to the targets."""
+    """Follows the sizes through the rule, from the agent's outputs to the targets."""
     trajectory, meta = _lstm_width(eta, "trajectory_lstm"), _lstm_width(eta, "meta_rnn/lstm")
     hidden = _Size(trajectory, f"the trajectory LSTM's width is {trajectory}")
     meta_hidden = _Size(meta, f"the meta-RNN's LSTM width is {meta}")
@@ -125,7 +125,7 @@ def check_sizes(eta: Mapping[str, Any]) -> None:
 def _check_feature_nets(eta: Mapping[str, Any], prefix: str) -> tuple[_Size, int]:
     """Checks the nets that read an agent's outputs; the meta-RNN has its own set.
 
-    Returns the size of a prediction, and the number of features of a step that the nets give.
+    Returns the size of a prediction and the number of features per step.
     """
     width = columns_of(eta["y_hat"])
     predictions = _Size(width, f"y_hat yields {width}")
@@ -145,7 +145,7 @@ def _check_feature_nets(eta: Mapping[str, Any], prefix: str) -> tuple[_Size, int
 def _check_part(
     eta: Mapping[str, Any], path: str, inputs: _Size, outputs: _Size | None = None
 ) -> None:
-    """Checks layers that feed each other, from the given inputs to any or the given outputs."""
+    """Checks consecutive layers from the given inputs to the given outputs, or to any."""
     part = PART_AT[path]
     for index, layer in enumerate(layers_of(eta, part)):
         name = f"{part.layer_name(index)}/w"

@@ -1,8 +1,8 @@
-"""Parameters of any rule as named arrays: the format of files of all rules but Disco's.
+"""Parameters of any rule but Disco as named arrays, the format of its file.
 
-An array's name is its path in the tree, with slashes between: `{"net": [{"w": ...}]}` holds
-`net/0/w`. Metadata beside the arrays says which rule it is (`kind`) and its static settings, so a
-file can be loaded by its name alone.
+An array's name is its path in the tree, joined by slashes: `{"net": [{"w": ...}]}` holds
+`net/0/w`. Metadata names the rule (`kind`) and its static settings, so a file alone suffices to
+load it.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ ROOT = "eta"  # name of the array of a tree that is a single one
 
 
 def flatten(eta: Params) -> dict[str, np.ndarray]:
-    """The arrays of a tree under their paths, in the order of the alphabet."""
+    """The arrays of a tree by path, in alphabetical order."""
     arrays: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree.leaves_with_path(eta):
         name = jax.tree_util.keystr(path, simple=True, separator="/") or ROOT
@@ -51,7 +51,7 @@ def unflatten(arrays: Mapping[str, np.ndarray], like: Params) -> Params:
 
 
 def settings_of(rule: Any) -> dict[str, Any]:
-    """Static settings of a rule as JSON can hold them, but for its discount, the agent's."""
+    """A rule's static settings as JSON values, without the discount, which is the agent's."""
     values = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
     del values["discount"]
     for name, value in values.items():

@@ -31,7 +31,7 @@ class RuleFile:
 def flatten(eta: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The arrays of a rule under their published names, in the order of the published file.
 
-    Any tree of the same structure will do, such as a gradient. The kernels of action blocks gain a
+    Works for any tree of the same structure, such as a gradient. Kernels of action blocks get a
     leading axis of 1.
     """
     checks.check_keys(eta)
@@ -48,7 +48,7 @@ def flatten(eta: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def unflatten(arrays: Mapping[str, np.ndarray]) -> Eta:
     """The tree of a rule from arrays in published names; the inverse of `flatten`.
 
-    Names and ranks are checked here, the rest by `validate`: gradients in float64 are welcome too.
+    It checks names and ranks; `validate` checks the rest, so float64 gradients are accepted here.
     """
     depths = {part: part.depth(arrays) for part in PARTS}
     checks.check_names(arrays, depths)
@@ -71,7 +71,7 @@ def validate(eta: Mapping[str, Any]) -> None:
 
 
 def checked(arrays: Mapping[str, np.ndarray]) -> Eta:
-    """The tree of a rule from arrays in published names, once it is known to be valid."""
+    """The tree of a rule from arrays in published names, validated."""
     eta = unflatten(arrays)
     validate(eta)
     return eta
@@ -111,7 +111,7 @@ def save(
 ) -> None:
     """Writes a rule file; equal input gives equal bytes, and a failure leaves the old file.
 
-    The metadata, JSON values, tell the rule's origin; none is written if it is empty.
+    `metadata` records the rule's origin as JSON values; if empty, it is left out.
     """
     with naming(path):
         validate(eta)
