@@ -365,7 +365,7 @@ def test_a_run_records_the_suite_and_takes_its_preset():
 
 
 def test_a_known_name_of_a_suite_that_is_missing_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(envs.suites.Suite, "missing", lambda suite: suite.packages)
+    monkeypatch.setattr(envs.suites.Suite, "missing", lambda suite: (suite.name,))
     with pytest.raises(UserError, match=r"'ALE/Pong-v5'.*discorl\[atari\]"):
         envs.canonical("ALE/Pong-v5")
 
