@@ -75,14 +75,7 @@ class Results:
         scales: Mapping[str, Scale],
         sha256: Mapping[str, str],
     ) -> None:
-        """Reads the records.
-
-        Args:
-            path: the comparison's directory.
-            config: its settings.
-            scales: by label of environment; those that could not be made are missing.
-            sha256: of the files of learned rules, by label.
-        """
+        """Reads the records; scales that could not be made are missing."""
         self.path = path
         self.config = config
         self.scales = scales

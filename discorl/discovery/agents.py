@@ -170,13 +170,11 @@ class Agents:
         """Lives on for a window of updates, and differentiates it.
 
         With a stride below the window's length the life goes on from within the window, of which
-        the rest was a look ahead; with one above, it makes more updates after it.
+        the rest was a look ahead; with one above, it makes more updates after it. Metrics are those
+        of the updates that the life keeps.
 
         The caller checks whether the life is over, from the metrics "life/...":
         a new life is a large program, and seldom needed.
-
-        Returns:
-            the meta-gradient; the new state; metrics of the updates that the life keeps.
         """
         window, stride = self._config.window, self._config.updates_per_meta_step
         start = state.training, state.meta_value

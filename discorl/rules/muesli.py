@@ -69,12 +69,10 @@ class Muesli(Rule):
     def targets(
         self, eta: Params, state: Moments, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> tuple[dict[str, Array], Moments, Metrics]:
-        """Returns, advantages and improved priors; see `Rule.targets`.
+        """Returns "q", [T, B], normalised advantages times the clipped ratio, and improved priors.
 
-        Returns:
-            {"q": returns, [T, B]; "advantage": normalised, times the clipped ratio, [T, B];
-            "pi" and "next_pi": logits of pi_CMPO at each step and after it, [T, B, A]}, all
-            constant; the moments; metrics.
+        The priors are logits of pi_CMPO at each step, "pi", and after it, "next_pi", [T, B, A]. All
+        targets are constant. See `Rule.targets`.
         """
         del eta
         online, target = jax.lax.stop_gradient((online, target))

@@ -44,9 +44,7 @@ class PPO(PolicyAndValue):
     ) -> tuple[dict[str, Array], PyTree, Metrics]:
         """Advantages, returns, and the policy and values to stay near; see `Rule.targets`.
 
-        Returns:
-            {"advantage", "value", "old_log_pi", "old_value"}, each [T, B] and constant; the state
-            as it was; metrics.
+        They are {"advantage", "value", "old_log_pi", "old_value"}, each [T, B] and constant.
         """
         del eta, target
         online = jax.lax.stop_gradient(online)

@@ -55,11 +55,7 @@ class QLambda(Rule):
     def targets(
         self, eta: Params, state: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> tuple[dict[str, Array], PyTree, Metrics]:
-        """Lambda-returns of the greedy policy; see `Rule.targets`.
-
-        Returns:
-            {"q": values of the actions taken, [T, B] and constant}; the state as it was; metrics.
-        """
+        """Lambda-returns of the greedy policy, {"q": [T, B]}, constant; see `Rule.targets`."""
         del eta
         q, target_q = jax.lax.stop_gradient((online["q"], target["q"]))
         action = trajectory.action

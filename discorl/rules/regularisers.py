@@ -30,18 +30,10 @@ class Regularisers:
         online: Outputs,
         target: Outputs,
     ) -> Array:
-        """Keeps targets centred, and pi_hat near the target network's policy.
+        """The weighted penalty, [], that keeps targets centred and pi_hat near the target policy.
 
-        Args:
-            pi: logits of pi_hat, [T, B, A].
-            predictions: logits of y_hat and z_hat, [T, B, P] each.
-            q_target: returns, [T, B].
-            trajectory: a batch of experience, [T, B].
-            online: summaries of the agent's outputs, [T+1, B, ...].
-            target: the same of the target network.
-
-        Returns:
-            the weighted penalty, [].
+        `pi` are the logits of pi_hat, [T, B, A], `predictions` those of y_hat and z_hat, [T, B, P]
+        each, and `q_target` returns, [T, B]. Summaries of outputs are [T+1, B, ...].
         """
         weight = (~trajectory.fillers()).astype(pi.dtype)
         centres = [

@@ -87,12 +87,7 @@ def is_leftover(name: str) -> bool:
 
 
 def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """Opens a file to read, which may be reached by a symbolic link, without ever waiting for it.
-
-    Raises:
-        UserError: it is not a regular file.
-        OSError: it cannot be opened.
-    """
+    """Opens a regular file for reading, also through a symbolic link, without ever blocking."""
     return os.fdopen(_descriptor(path, os.O_RDONLY), "rb")
 
 
@@ -121,15 +116,7 @@ def require_regular(path: str | os.PathLike[str], found: os.stat_result) -> None
 
 
 def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
-    """A whole file.
-
-    Args:
-        path: the file.
-        most: bytes that it may have.
-
-    Raises:
-        UserError: it is absent, no regular file, too large or cannot be read; the message names it.
-    """
+    """The content of a file of at most that many bytes."""
     with read_errors_reported(path), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:

@@ -54,11 +54,7 @@ def troubles_reported(path: Path, consequence: str) -> Iterator[None]:
 
 
 def acquire_lock(path: Path) -> BinaryIO:
-    """Takes the lock of a run; closing it lets it go.
-
-    Raises:
-        UserError: another process has it, or the folder cannot be written to.
-    """
+    """Takes the lock of a run; closing it releases it."""
     try:
         return files.lock(path / "lock", wait=False)
     except BlockingIOError as error:

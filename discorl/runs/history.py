@@ -19,11 +19,7 @@ class History:
     """
 
     def __init__(self, width: int = 1) -> None:
-        """Starts empty.
-
-        Args:
-            width: rows of one update, such as one for each seed; they always come together.
-        """
+        """Starts empty; each update adds `width` rows, such as one per seed."""
         self._width = width
         self._most = max(_LEAST_POINTS, MOST_ROWS // width) * width
         self._stride = 1  # rows as they came that one row here stands for

@@ -40,11 +40,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Reads the manifest of a run.
-
-        Raises:
-            UserError: it is absent or damaged.
-        """
+        """Reads the manifest of a run."""
         found = read_json(folder / NAME, _SCHEMA)
         tables = {name: Prefix(**prefix) for name, prefix in found["tables"].items()}
         return cls(found["files"], tables, found["checkpoint"], found["finite_checkpoint"])
@@ -55,12 +51,7 @@ class Manifest:
         write_atomically(folder / NAME, lambda file: file.write(content))
 
     def changes(self, folder: Path, checkpoints: Sequence[int]) -> list[str]:
-        """What is not as it was, in words.
-
-        Args:
-            folder: the run directory.
-            checkpoints: updates that have a checkpoint there.
-        """
+        """What differs from the manifest, in words, given the updates that have a checkpoint."""
         found = []
         for name, expected in self.files.items():
             if not (folder / name).exists():

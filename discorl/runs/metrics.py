@@ -41,14 +41,11 @@ def as_columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 
 def merge(columns: Mapping[str, np.ndarray], whole: Collection[str] = ()) -> dict[str, np.ndarray]:
-    """Rows of several updates as one row: the last axis goes.
+    """Merges rows of several updates, [..., rows] by name, into one: the last axis goes.
 
     The place is that of the last update. Episodes are counted together, and what is a mean over
-    episodes is weighted by them. A loss that is no number stays none.
-
-    Args:
-        columns: [..., rows] by name.
-        whole: the columns of counts, such as those of what was dropped so far.
+    episodes is weighted by them. A loss that is no number stays none. `whole` names columns of
+    counts, whose last value remains.
     """
     merged = {}
     for name, values in columns.items():

@@ -33,15 +33,7 @@ class Each:
 
 
 def read_json(path: str | os.PathLike[str], schema: Any) -> Any:
-    """The content of a JSON file.
-
-    Args:
-        path: the file.
-        schema: what it must hold.
-
-    Raises:
-        UserError: it cannot be read, is not JSON, or holds something else; the message names it.
-    """
+    """The content of a JSON file, checked against a schema."""
     content = read_bytes(path, MAX_BYTES)
     with naming(path):
         try:
@@ -55,11 +47,7 @@ def read_json(path: str | os.PathLike[str], schema: Any) -> Any:
 
 
 def check(value: Any, schema: Any) -> None:
-    """Refuses a value that is not as a schema has it.
-
-    Raises:
-        UserError: names the part of it.
-    """
+    """Refuses a value that does not match a schema; the message names the part that differs."""
     for problem in _problems(value, schema, ""):
         raise UserError(problem)
 

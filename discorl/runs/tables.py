@@ -76,10 +76,9 @@ class MetricsFile:
         return Prefix(self._size, self._digest.hexdigest()) if self._path.exists() else None
 
     def cut(self, update: float) -> None:
-        """Drops the rows after an update, and what a killed writer left of a line.
+        """Drops the rows after an update, and the partial line of a killed writer.
 
-        Args:
-            update: the last that remains; -inf drops the names of columns too.
+        -inf drops the names of columns, too.
         """
         self._scan(update)
         if self._path.exists() and self._path.stat().st_size != self._size:
