@@ -23,6 +23,7 @@ from discorl.discovery import (
 from discorl.envs import Environment, HostEnvironment, Step
 from discorl.envs import make as make_environment
 from discorl.networks import Network
+from discorl.reports.inspection import Inspection, inspect
 from discorl.rules import Rule
 from discorl.rules import load as load_rule
 from discorl.training import (
@@ -58,6 +59,7 @@ __all__ = [
     "Evaluation",
     "GroupConfig",
     "HostEnvironment",
+    "Inspection",
     "Learner",
     "LearnerState",
     "Network",
@@ -81,6 +83,7 @@ __all__ = [
     "configure_discovery",
     "discover",
     "evaluate",
+    "inspect",
     "load_agent",
     "load_rule",
     "make_environment",

@@ -18,6 +18,7 @@ COMMANDS = {
     "discover": ("discorl.cli.discover", "Discover a rule with a population of agents."),
     "compare": ("discorl.cli.compare", "Train several rules and tell which is better."),
     "envs": ("discorl.cli.envs", "List, show and check environments."),
+    "inspect": ("discorl.cli.inspect", "Look inside a rule: what it reads and what it does."),
     "report": ("discorl.cli.report", "Make a page of runs or of a comparison."),
     "rules": ("discorl.cli.rules", "List, show, fetch, import and export rules."),
     "verify": ("discorl.cli.verify", "Recompute golden values on this machine."),

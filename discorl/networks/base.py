@@ -44,6 +44,8 @@ class Network:
     apply: Callable[[Params, PyTree], Outputs]
     parts: Parts | None = None
     recurrence: Recurrence | None = None
+    # (params, observations [N, ...]) -> features [N, F] that all heads read, for analyses only
+    torso: Callable[[Params, PyTree], Array] | None = None
 
     @property
     def state(self) -> PyTree:

@@ -121,7 +121,7 @@ class _Standard:
                 features.append(x.reshape(x.shape[0], -1))
         return jnp.concatenate(features, axis=-1)
 
-    def _embed(self, params: Params, observation: PyTree) -> Array:
+    def embed(self, params: Params, observation: PyTree) -> Array:
         """The torso: [N, width]."""
         dtype = jax.tree.leaves(params["head"])[0].dtype
         return mlp(params["torso"], self._encode(params, observation, dtype))
@@ -129,7 +129,7 @@ class _Standard:
     def core_inputs(self, params: Params, observation: PyTree) -> Array:
         """What observations bring to the gates of the LSTM: [N, 4 lstm]."""
         layer = params["lstm"]
-        return self._embed(params, observation) @ layer["w"][: -self.lstm] + layer["b"]
+        return self.embed(params, observation) @ layer["w"][: -self.lstm] + layer["b"]
 
     def core_step(
         self, params: Params, inputs: Array, state: tuple[Array, Array]
@@ -141,7 +141,7 @@ class _Standard:
 
     def observe(self, params: Params, observation: PyTree) -> tuple[Outputs, PyTree]:
         """Reads features of the LSTM in place of observations, if there is one."""
-        embedding = observation if self.lstm else self._embed(params, observation)
+        embedding = observation if self.lstm else self.embed(params, observation)
         outputs = {
             name: linear(params["head"][name], embedding).reshape(-1, *shape)
             for name, shape in self.spec.state.items()
@@ -241,4 +241,4 @@ def standard(
         state = jax.ShapeDtypeStruct((lstm,), jnp.float32)
         recurrence = Recurrence((state, state), net.core_inputs, net.core_step)
     parts = Parts(net.observe, net.all_actions, net.taken_actions)
-    return Network(net.init, net.apply, parts, recurrence)
+    return Network(net.init, net.apply, parts, recurrence, None if lstm else net.embed)

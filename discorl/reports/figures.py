@@ -40,7 +40,7 @@ def _lines(chart: LineChart, series: list[str]) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for line in chart.lines:
-        look = palette.style(line.series)
+        look = palette.style(line.series if line.style is None else line.style)
         axes.plot(
             line.x,
             line.y,
@@ -50,7 +50,7 @@ def _lines(chart: LineChart, series: list[str]) -> Figure:
             markersize=4,
             markevery=max(1, len(line.x) // _MARKS),
             linewidth=1.6,
-            label=series[line.series],
+            label=line.label or series[line.series],
         )
         if line.low is not None and line.high is not None:
             axes.fill_between(

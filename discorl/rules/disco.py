@@ -204,13 +204,26 @@ class Disco(Rule):
     ) -> tuple[Targets, DiscoState, Metrics]:
         """Asks the meta-network; see `Rule.targets`."""
         values, new_state = self.values(state, trajectory, online, target)
-        weight = (~trajectory.fillers()).astype(values.v.dtype)
-        inputs = meta_network.Inputs(
+        inputs = self.inputs(values, trajectory, online, target)
+        hats, meta_rnn = self.ask(eta, state.meta_rnn, inputs)
+        targets = Targets(hats["pi"], hats["y"], hats["z"], values.q_target, hats["embedding"])
+        metrics = {
+            "value": returns.weighted_mean(values.v[:-1], inputs.weight),
+            "q_td": returns.weighted_mean(jnp.abs(values.q_td), inputs.weight),
+            "pi_hat_entropy": returns.weighted_mean(returns.entropy(targets.pi), inputs.weight),
+        }
+        return targets, dataclasses.replace(new_state, meta_rnn=meta_rnn), metrics
+
+    def inputs(
+        self, values: Values, trajectory: Trajectory, online: Outputs, target: Outputs
+    ) -> meta_network.Inputs:
+        """What the meta-network is told, before anything is taken out of it."""
+        return meta_network.Inputs(
             action=trajectory.action,
             reward=trajectory.reward.astype(values.v.dtype),
             terminated=trajectory.terminated,
             cut=trajectory.cut(),
-            weight=weight,
+            weight=(~trajectory.fillers()).astype(values.v.dtype),
             pi=jax.nn.softmax(online["logits"]),
             mu=jax.nn.softmax(trajectory.behaviour_logits),
             pi_target=jax.nn.softmax(target["logits"][:-1]),
@@ -225,19 +238,11 @@ class Disco(Rule):
             z=online["z"],
             z_target=target["z"],
         )
-        hats, meta_rnn = self._ask(eta, state.meta_rnn, inputs)
-        targets = Targets(hats["pi"], hats["y"], hats["z"], values.q_target, hats["embedding"])
-        metrics = {
-            "value": returns.weighted_mean(values.v[:-1], weight),
-            "q_td": returns.weighted_mean(jnp.abs(values.q_td), weight),
-            "pi_hat_entropy": returns.weighted_mean(returns.entropy(targets.pi), weight),
-        }
-        return targets, dataclasses.replace(new_state, meta_rnn=meta_rnn), metrics
 
-    def _ask(
+    def ask(
         self, eta: Params, state: MetaState, inputs: meta_network.Inputs
     ) -> tuple[dict[str, Array], MetaState]:
-        """The meta-network without what is taken out of it."""
+        """Logits of the targets and the next state, by the meta-network without what is ablated."""
         silent = {name for part in self.ablated for name in ABLATIONS[part][0]}
         zeros = {name: jnp.zeros_like(getattr(inputs, name)) for name in sorted(silent)}
         inputs = dataclasses.replace(inputs, **zeros)

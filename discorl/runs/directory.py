@@ -216,15 +216,18 @@ class Run:
             for update in self.checkpoint_updates():
                 self._checkpoint(update).unlink()
 
-    def restore(self, template: PyTree, part: str = "") -> tuple[int, PyTree] | None:
+    def restore(
+        self, template: PyTree, part: str = "", *, up_to: int | None = None
+    ) -> tuple[int, PyTree] | None:
         """The update and state of the newest checkpoint that is whole; None without any.
 
         Later metrics are cut off, unless the run is open for reading only. A damaged checkpoint is
         set aside with a warning, and the one before taken. See `checkpoints.restore` for the
-        arguments.
+        arguments; with `up_to`, checkpoints after that update are left out.
         """
         damages = []
-        for update in reversed(self.checkpoint_updates()):
+        present = [x for x in self.checkpoint_updates() if up_to is None or x <= up_to]
+        for update in reversed(present):
             try:
                 state = checkpoints.restore(self._checkpoint(update), template, part)
             except checkpoints.DamagedCheckpoint as error:

@@ -1,5 +1,8 @@
 """Playing and filming agents in environments in JAX."""
 
+import dataclasses
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,28 +84,47 @@ def _play(
     return total, length, ended
 
 
-def film(
-    agent: CompiledAgent, params: Params, key: Key, greedy: bool, max_frames: int
-) -> list[np.ndarray]:
-    """Frames of one episode; [] if the environment cannot be rendered."""
+@dataclasses.dataclass(frozen=True)
+class Moment:
+    """A moment of an episode, and what was done at it."""
+
+    environment: PyTree  # the environment's state
+    observation: PyTree  # of `CompiledAgent.stacked_environment`
+    recurrent_state: PyTree  # before the observation, [1, ...]
+    action: int | None = None  # None: the episode is over
+    reward: float = 0.0  # that follows the action
+
+
+def episode(
+    agent: CompiledAgent, params: Params, key: Key, greedy: bool, max_steps: int
+) -> Iterator[Moment]:
+    """Plays one episode, moment by moment; the last moment is the one after the last action."""
     environment = agent.stacked_environment
     reset_key, key = jax.random.split(key)
     state, observation = environment.reset(reset_key)
     recurrent_state = blank_state(agent.learner.network.state, 1)
     step = jax.jit(environment.step)
     choose = jax.jit(lambda p, x, m, k: _choose(agent, p, x, m, k, greedy))
-    frames = []
-    for i in range(max_frames):
-        frame = environment.render(state)
-        if frame is None:
-            return []
-        frames.append(frame)
+    for i in range(max_steps):
         act_key, step_key = jax.random.split(jax.random.fold_in(key, i))
         batch = jax.tree.map(lambda x: x[None], observation)
-        action, recurrent_state = choose(params, batch, recurrent_state, act_key)
-        state, result = step(state, action[0], step_key)
-        observation = result.observation
+        action, following = choose(params, batch, recurrent_state, act_key)
+        next_state, result = step(state, action[0], step_key)
+        yield Moment(state, observation, recurrent_state, int(action[0]), float(result.reward))
+        state, observation, recurrent_state = next_state, result.observation, following
         if result.terminated or result.truncated:
             break
-    last = environment.render(state)
-    return frames if last is None else [*frames, last]
+    yield Moment(state, observation, recurrent_state)
+
+
+def film(
+    agent: CompiledAgent, params: Params, key: Key, greedy: bool, max_frames: int
+) -> list[np.ndarray]:
+    """Frames of one episode; [] if the environment cannot be rendered."""
+    frames: list[np.ndarray] = []
+    for moment in episode(agent, params, key, greedy, max_frames):
+        frame = agent.stacked_environment.render(moment.environment)
+        if frame is None:
+            return frames if moment.action is None else []
+        frames.append(frame)
+    return frames

@@ -1,0 +1,188 @@
+"""Looking inside a rule: what it predicts, what it reads, and what it does to a policy."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from discorl import rules
+from discorl.reports.inspection import (
+    ablations,
+    attention,
+    bootstrapping,
+    coefficients,
+    future,
+    gradient,
+    lifetime,
+    predictions,
+    response,
+    sensitivity,
+    subject,
+    writing,
+)
+from discorl.reports.inspection.findings import DoesNotApplyError, Findings
+from discorl.reports.inspection.subject import Subject
+from discorl.runs import compilation
+from discorl.runs.progress import Progress
+from discorl.training.config import DEFAULT_ENVIRONMENT, configure
+from discorl.training.loop import train
+from discorl.training.presets import preset_for
+from discorl.types import UserError, specs
+
+RUN = "run"  # in the folder of an inspection: the agents that it trained
+BESIDE = ("actor_critic", "ppo", "muesli")
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """One question about a rule."""
+
+    title: str
+    about: str  # how to read its figures, for the page
+    run: Callable[[Subject], Findings]
+
+
+# A new analysis is a module of its own, whose docstring has the formulas, and an entry here.
+ANALYSES: dict[str, Analysis] = {
+    "predictions": Analysis(
+        "Predictions over an episode",
+        "What an agent says while it plays, below its film.",
+        predictions.analyse,
+    ),
+    "attention": Analysis(
+        "Attention to observations",
+        "How fast y, the policy and the value change with each place of the observation.",
+        attention.analyse,
+    ),
+    "future": Analysis(
+        "What predictions know of the future",
+        "Small probes predict the policy's entropy and large rewards, k steps ahead, from what an "
+        "agent says now. Controls: an agent before its first update, and shuffled targets.",
+        future.analyse,
+    ),
+    "bootstrapping": Analysis(
+        "Bootstrapping",
+        "How much the targets at t move when the predictions at t + k are those of another "
+        "trajectory.",
+        bootstrapping.analyse,
+    ),
+    "ablations": Analysis(
+        "Without its parts",
+        "What agents earn when parts are taken out of the rule, which is not discovered again.",
+        ablations.analyse,
+    ),
+    "sensitivity": Analysis(
+        "Sensitivity to every input",
+        "How far each input alone moves the targets when it becomes that of another trajectory.",
+        sensitivity.analyse,
+    ),
+    "response": Analysis(
+        "What it does to a policy",
+        "How the log-probability of the action taken changes, over the advantage of the action and "
+        "over its probability ratio. Hand-made rules are told the same trajectories and values.",
+        response.analyse,
+    ),
+    "lifetime": Analysis(
+        "Over a lifetime",
+        "The same response at several moments of a life, and with the rule's memory of the first.",
+        lifetime.analyse,
+    ),
+    "gradient": Analysis(
+        "Is it the gradient of anything?",
+        "How far the Jacobian of an update is from symmetric, term by term.",
+        gradient.analyse,
+    ),
+    "coefficients": Analysis(
+        "Coefficients over a life",
+        "What a lean rule multiplies the coefficients of Muesli's update by; 1 is Muesli.",
+        coefficients.analyse,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+    """What came of an inspection."""
+
+    page: Path
+    subject: Subject
+    outcomes: Mapping[str, Findings | str]  # by analysis; a reason where it does not apply
+
+
+def inspect(
+    rule_or_run: rules.Given | os.PathLike[str],
+    env: str | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    only: Sequence[str] = (),
+    beside: Sequence[str] = BESIDE,
+    seeds: int = 3,
+    **settings: Any,
+) -> Inspection:
+    """Trains agents with a rule, or loads those of a run, and looks at what the rule does.
+
+    Args:
+        rule_or_run: a rule, as `discorl.train` takes it, or the directory of a training run.
+        env: name of the environment, in JAX; by default Catch. A run has its own.
+        out: folder for the page, its figures and the agents; by default `inspection` in the run.
+        only: names of analyses; by default all.
+        beside: rules to draw in the same pictures.
+        seeds: how many agents to train; a run has its own.
+        **settings: of the training, such as `preset` and `updates`; a run has its own.
+
+    Returns:
+        the findings, and the page that shows them.
+
+    Raises:
+        UserError: a name is unknown, the environment is on the host, or the run has no agent yet.
+
+    Example:
+        found = discorl.inspect("disco103", "catch", out="inside", only=["response"])
+        print(found.page, found.outcomes["response"].facts)
+    """
+    specs.require_known("analysis", only, ANALYSES)
+    compilation.enable_cache()
+    others = {subject.label_of(text): rules.load(text) for text in beside}
+    label = None
+    if not isinstance(rule_or_run, rules.Rule | tuple) and Path(rule_or_run).is_dir():
+        run = Path(rule_or_run)
+        given = sorted(settings) + ["env"] * (env is not None)
+        if given:
+            raise UserError(f"{run} is a run with its own settings; got {', '.join(given)} besides")
+        folder = run / "inspection" if out is None else Path(out)
+    else:
+        if out is None:
+            raise UserError("out is None; expected a folder for the agents and the page")
+        folder = Path(out)
+        run = folder / RUN
+        label = _train(rule_or_run, env, run, seeds, settings)  # type: ignore[arg-type]
+    inspected = subject.load(run, label, others)
+    names = [name for name in ANALYSES if not only or name in only]
+    outcomes: dict[str, Findings | str] = {}
+    with Progress(len(names), "analyses") as progress:
+        for i, name in enumerate(names):
+            try:
+                outcomes[name] = ANALYSES[name].run(inspected)
+            except DoesNotApplyError as reason:
+                outcomes[name] = str(reason)
+            progress.update(i + 1)
+    titles = {name: (each.title, each.about) for name, each in ANALYSES.items()}
+    page = writing.write(folder, inspected, outcomes, titles)
+    return Inspection(page, inspected, outcomes)
+
+
+def _train(
+    rule: rules.Given, env: str | None, run: Path, seeds: int, settings: Mapping[str, Any]
+) -> str:
+    """Trains agents, keeping them halfway and at the end; returns what to call the rule."""
+    if preset_for(env or DEFAULT_ENVIRONMENT) == "catch":
+        settings = {"preset": "small"} | dict(settings)  # all that a few numbers need
+    config = configure(rule, env, seeds=seeds, **settings)
+    half = max(1, config.updates // 2)
+    if "checkpoint_every" not in settings:
+        config = dataclasses.replace(config, log_every=1, checkpoint_every=half)
+    result = train(config, out=run, rule=None if isinstance(rule, str) else rule)
+    if not result.finished:
+        raise KeyboardInterrupt
+    return subject.label_of(config.rule)

@@ -1,0 +1,73 @@
+"""An episode of a trained agent with all that the agent says along it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.reports.inspection import readings
+from discorl.reports.inspection.subject import Reading, Subject, read
+from discorl.training.compiled import play
+from discorl.types import PyTree, Trajectory
+
+MOST_STEPS = 120  # more cannot be told apart in a picture
+_KEY = 0x1D5
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+    """One episode of `T` steps, or its beginning."""
+
+    frames: list[np.ndarray]  # T+1 pictures; none if the environment cannot be rendered
+    observation: PyTree  # as the network sees them, [T+1, ...]
+    reward: np.ndarray  # [T]
+    reading: Reading  # with a batch of one
+
+    @property
+    def length(self) -> int:
+        """Steps taken."""
+        return len(self.reward)
+
+    def values(self) -> np.ndarray | None:
+        """State values along it, [T+1]."""
+        found = readings.state_values(self.reading.online, self.reading.logits)
+        return None if found is None else np.asarray(found[:, 0])
+
+
+def record(subject: Subject, max_steps: int = MOST_STEPS) -> Episode:
+    """Plays an episode of the first agent, with sampled actions."""
+    moment = subject.lives[0].latest
+    agent = subject.agent
+    key = jax.random.fold_in(jax.random.key(subject.lives[0].seed), _KEY)
+    played = list(play.episode(agent, moment.state.params, key, False, max_steps))
+    environment = agent.stacked_environment
+    frames = [environment.render(each.environment) for each in played]
+    pictures = [] if any(f is None for f in frames[:-1]) else [f for f in frames if f is not None]
+    seen = jax.tree.map(lambda *x: jnp.stack(x), *(each.observation for each in played))
+    if agent.config.frame_stack > 1:
+        from discorl.agent.frames import stacks_of
+
+        seen = stacks_of(seen, agent.config.frame_stack)
+    steps = played[:-1]
+    action = jnp.array([each.action for each in steps], jnp.int32)[:, None]
+    reward = jnp.array([each.reward for each in steps])[:, None]
+    zeros = jnp.zeros(action.shape, bool)
+    trajectory = Trajectory(
+        observation=jax.tree.map(lambda x: x[:, None], seen),
+        action=action,
+        reward=reward,
+        terminated=zeros,
+        behaviour_logits=jnp.zeros((*action.shape, subject.learner.num_actions)),
+        truncated=zeros,
+        recurrent_state=jax.tree.map(lambda x: x[None], played[0].recurrent_state),
+    )
+    reading = jax.jit(lambda state, eta, x: read(subject.learner, state, eta, x))(
+        moment.state, subject.eta, trajectory
+    )
+    return Episode(pictures, seen, np.asarray(reward[:, 0]), reading)
+
+
+def evenly(length: int, count: int) -> np.ndarray:
+    """At most `count` of `length` moments, the first and the last among them."""
+    return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(int))

@@ -1,0 +1,103 @@
+"""What an analysis hands back: numbers, charts, pictures, and the sentence that reads them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from discorl.reports.charts import Chart, Line, LineChart, Row
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class DoesNotApplyError(Exception):
+    """An analysis has nothing to say about a rule; the message says why, in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A figure that no chart can hold, such as frames of an episode, and the numbers behind it."""
+
+    name: str
+    caption: str
+    figure: Figure
+    rows: Rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """The outcome of one analysis."""
+
+    facts: Mapping[str, str]  # the numbers to remember, by what they are
+    charts: tuple[Chart, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def line(label: str, style: int, x: np.ndarray, by_life: np.ndarray) -> Line:
+    """The mean over agents, in the band from the lowest to the highest.
+
+    Args:
+        label: what the line stands for.
+        style: number of its colour, dashes and marker.
+        x: [N].
+        by_life: [agents, N]; NaN where an agent has no value.
+    """
+    mean, low, high = over_lives(by_life)
+    found = Line(0, x, mean, low, high, label=label, style=style)
+    return found if len(by_life) > 1 else dataclasses.replace(found, low=None, high=None)
+
+
+def over_lives(by_life: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, lowest and highest over agents, [agents, ...]; NaN where no agent has a value."""
+    known = np.isfinite(by_life)
+    count = known.sum(axis=0)
+    total = np.where(known, by_life, 0).sum(axis=0)
+    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    low = np.where(count > 0, np.where(known, by_life, np.inf).min(axis=0), np.nan)
+    high = np.where(count > 0, np.where(known, by_life, -np.inf).max(axis=0), np.nan)
+    return mean, low, high
+
+
+def row(series: int, label: str, by_life: np.ndarray) -> Row:
+    """A value, the mean over agents, [agents], and its range."""
+    return Row(series, label, *(float(x) for x in over_lives(by_life)))
+
+
+def text_of(by_life: np.ndarray) -> str:
+    """A number as facts have it: the mean over agents and its range."""
+    mean, low, high = over_lives(np.asarray(by_life))
+    if not np.isfinite(mean):
+        return "unknown"
+    return f"{mean:.2f}" if len(by_life) == 1 else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def rows_of(chart: Chart) -> Rows:
+    """The numbers of a chart, as rows of a table."""
+    if isinstance(chart, LineChart):
+        return [
+            {"line": each.label, chart.x_label: x, chart.y_label or "value": y}
+            | ({} if each.low is None or each.high is None else _band(each, i))
+            for each in chart.lines
+            for i, (x, y) in enumerate(zip(each.x, each.y, strict=True))
+        ]
+    return [
+        {"panel": title, "label": r.label, "value": r.value, "low": r.low, "high": r.high}
+        for title, entries in chart.panels
+        for r in entries
+    ]
+
+
+def _band(each: Line, i: int) -> dict[str, float]:
+    assert each.low is not None
+    assert each.high is not None
+    return {"low": each.low[i], "high": each.high[i]}

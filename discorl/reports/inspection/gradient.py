@@ -1,0 +1,134 @@
+r"""Is a rule the gradient of anything?
+
+An update moves parameters theta along a field F(theta) = - d loss / d theta, in which the targets
+depend on theta, too, but are not differentiated. If F is the gradient of some function, its
+Jacobian J = dF / d theta is symmetric. For each term of the loss, and for their sum, this measures
+
+    asymmetry = |J - J^T| / (2 |J|),    Frobenius norms: 0 for a gradient, 1 for a pure rotation,
+
+on random directions v_1..v_m: M_ij = v_i^T J v_j with central differences of F along v_j in float64
+(with the target network, the rule's state and the batch kept), without the diagonal, which every J
+has alike. Of independent random matrices it would be 1 / sqrt(2) = 0.71.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.agent.learner import Learner, LearnerState
+from discorl.reports.charts import IntervalChart
+from discorl.reports.inspection.findings import Findings, row, text_of
+from discorl.reports.inspection.subject import Subject
+from discorl.types import Array, Key, Params, PyTree, Trajectory
+
+DIRECTIONS = 16
+TRAJECTORIES = 8
+STEP = 1e-4
+TOTAL = "all terms"
+
+
+def analyse(subject: Subject) -> Findings:
+    """Asymmetries at the latest moment of each agent."""
+    found: dict[str, list[float]] = {}
+    for life in subject.lives:
+        moment = life.latest
+        part = jax.tree.map(lambda x: x[:, :TRAJECTORIES], moment.reading.trajectory)
+        measured = asymmetries(
+            subject.learner, moment.state, subject.eta, part, jax.random.key(life.seed)
+        )
+        for name, value in measured.items():
+            found.setdefault(name, []).append(value)
+    known = {name: np.array(values) for name, values in found.items()}
+    rows = tuple(
+        row(i, name, values) for i, (name, values) in enumerate(known.items()) if _finite(values)
+    )
+    facts = {name: text_of(values) for name, values in known.items()}
+    chart = IntervalChart(
+        "gradient",
+        "Asymmetry of the update's Jacobian",
+        (("asymmetry by term of the loss", rows),),
+        caption="0: the gradient of a function. 0.71: no more symmetric than chance.",
+    )
+    return Findings(facts, (chart,))
+
+
+def _finite(values: np.ndarray) -> bool:
+    return bool(np.isfinite(values).any())
+
+
+def asymmetries(
+    learner: Learner, state: LearnerState, eta: Params, batch: Trajectory, key: Key
+) -> dict[str, float]:
+    """By term of the loss, and of all; NaN for a term whose field does not depend on theta."""
+    with jax.enable_x64(True):
+        state, eta, batch = (_in_float64(x) for x in (state, eta, batch))
+        directions = _directions(state.params, key)
+        matrices = jax.jit(_matrices, static_argnums=0)(learner, state, eta, batch, directions)
+        found = {name: np.asarray(m) for name, m in matrices.items()}
+    found[TOTAL] = np.sum(list(found.values()), axis=0)
+    return {name: asymmetry(m) for name, m in found.items()}
+
+
+def asymmetry(matrix: np.ndarray) -> float:
+    """|M - M^T| / (2 |M|) off the diagonal."""
+    m = matrix * (1 - np.eye(len(matrix)))
+    size = np.linalg.norm(m)
+    return float(np.linalg.norm(m - m.T) / (2 * size)) if size > 1e-12 else np.nan
+
+
+def _matrices(
+    learner: Learner, state: LearnerState, eta: Params, batch: Trajectory, directions: Params
+) -> dict[str, Array]:
+    """M of each term of the loss, [m, m]."""
+
+    def at(params: Params) -> dict[str, Array]:
+        """v_i^T F, for all i: slopes of the terms along the directions, targets constant."""
+        moved = dataclasses.replace(state, params=params)
+        _, _, details = learner.update_in_detail(moved, eta, batch)
+        terms = _terms(learner, details.targets, batch)
+        _, slope = jax.linearize(terms, params)
+        return jax.tree.map(lambda x: -x, jax.vmap(slope)(directions))
+
+    def along(direction: Params) -> dict[str, Array]:
+        ahead, behind = (
+            at(jax.tree.map(lambda p, v, s=s: p + s * v, state.params, direction))
+            for s in (STEP, -STEP)
+        )
+        return jax.tree.map(lambda a, b: (a - b) / (2 * STEP), ahead, behind)
+
+    # [j, i], a column of M for each direction that theta is moved along.
+    return jax.tree.map(lambda m: m.T, jax.lax.map(along, directions))
+
+
+def _terms(
+    learner: Learner, targets: PyTree, batch: Trajectory
+) -> Callable[[Params], dict[str, Array]]:
+    def terms(params: Params) -> dict[str, Array]:
+        outputs, _ = learner.outputs(params, batch)
+        weight = batch.learnable(jnp.float64)
+        found = learner.rule.loss(outputs, targets, batch)
+        return {name: jnp.sum(x * weight) / jnp.sum(weight) for name, x in found.items()}
+
+    return terms
+
+
+def _directions(params: Params, key: Key) -> Params:
+    """Random directions, [m, ...], that move every array in proportion to its size."""
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(key, len(leaves))
+    drawn = [
+        jax.random.normal(k, (DIRECTIONS, *x.shape), x.dtype)
+        * (jnp.sqrt(jnp.mean(jnp.square(x))) + 1e-3)
+        for k, x in zip(keys, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, drawn)
+
+
+def _in_float64(tree: PyTree) -> PyTree:
+    def cast(x: Array) -> Array:
+        return x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(cast, tree)

@@ -1,0 +1,151 @@
+"""What is inspected: a rule, and agents at several moments of the lives that they led with it."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.agent import frames
+from discorl.agent.learner import Learner, LearnerState
+from discorl.rules.base import Rule
+from discorl.runs import Run
+from discorl.training.assembly import load_trainer
+from discorl.training.compiled.agent import CompiledAgent
+from discorl.training.compiled.trainer import CompiledTrainer
+from discorl.training.config import TrainConfig
+from discorl.training.state import TrainState
+from discorl.types import Array, Outputs, Params, Trajectory, UserError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """What an agent says along a batch of trajectories, and what the rule is told of it."""
+
+    trajectory: Trajectory  # [T, B]
+    outputs: Outputs  # as the loss reads them: [T+1, B, ...], of actions taken [T, B, ...]
+    online: Outputs  # summaries for the rule, [T+1, B, ...]
+    target: Outputs  # likewise, of the target network; empty if there is none
+    logits: Array  # of the policy, [T+1, B, A]
+
+
+@dataclasses.dataclass(frozen=True)
+class Moment:
+    """An agent at one moment of its life, and the batch that it is about to learn from."""
+
+    update: int  # updates made so far
+    state: LearnerState
+    reading: Reading
+
+
+@dataclasses.dataclass(frozen=True)
+class Life:
+    """One agent, from its first moment to its latest."""
+
+    seed: int
+    moments: tuple[Moment, ...]
+
+    @property
+    def latest(self) -> Moment:
+        """The agent as trained."""
+        return self.moments[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A rule, and the agents that it trained in one environment."""
+
+    label: str
+    config: TrainConfig
+    agent: CompiledAgent
+    eta: Params
+    lives: tuple[Life, ...]
+    metrics: Mapping[str, np.ndarray]  # of the training run
+    beside: Mapping[str, tuple[Rule, Params]]  # rules to compare with, by label
+
+    @property
+    def learner(self) -> Learner:
+        """Of the agents."""
+        return self.agent.learner
+
+    @property
+    def rule(self) -> Rule:
+        """What is inspected."""
+        return self.agent.learner.rule
+
+
+def read(learner: Learner, state: LearnerState, eta: Params, trajectory: Trajectory) -> Reading:
+    """Asks an agent and its target network along trajectories, [T, B]."""
+    _, _, details = learner.update_in_detail(state, eta, trajectory)
+    outputs, _ = learner.outputs(state.params, trajectory)
+    return Reading(trajectory, outputs, details.online, details.target, details.policy)
+
+
+def load(
+    path: Path, label: str | None = None, beside: Mapping[str, tuple[Rule, Params]] | None = None
+) -> Subject:
+    """The agents of a training run, fresh and at each of its checkpoints.
+
+    Args:
+        path: the run directory.
+        label: what to call the rule; by default as the run does.
+        beside: rules to compare with, by label.
+
+    Raises:
+        UserError: there is no such run, it has no checkpoint, or its environment is on the host.
+    """
+    with Run.open(path, read_only=True) as run:
+        trainer = load_trainer(run)
+        if not isinstance(trainer, CompiledTrainer):
+            raise UserError(
+                f"{path}: {trainer.config.env} runs on the host; expected an environment written "
+                "in JAX, since analyses act in compiled programs"
+            )
+        template = jax.eval_shape(trainer.init)
+        states = [(0, trainer.init())]
+        for update in run.checkpoint_updates():
+            restored = run.restore(template, up_to=update)
+            assert restored is not None
+            states.append((update, jax.tree.map(jnp.asarray, restored[1])))
+        metrics = run.metrics()
+    if len(states) == 1:
+        raise UserError(f"{path} has no checkpoint yet, so there is no agent in it")
+    agent, eta, config = trainer.agent, trainer.eta, trainer.config
+
+    def look(state: TrainState) -> Reading:
+        state, batch, _ = agent.collect(state)
+        batch = frames.with_stacks(batch, agent.config.frame_stack)
+        return read(agent.learner, state.learner, eta, batch)
+
+    looking = jax.jit(look)
+    lives = []
+    for i in range(config.seeds):
+        moments = [
+            Moment(update, state.learner, looking(state))
+            for update, state in _of_seed(states, i, config.seeds)
+        ]
+        lives.append(Life(config.seed + i, tuple(moments)))
+    return Subject(
+        label or label_of(config.rule),
+        config,
+        agent,
+        eta,
+        tuple(lives),
+        metrics,
+        beside or {},
+    )
+
+
+def label_of(rule: str) -> str:
+    """What to call a rule that a text names: a file by its name alone."""
+    return Path(rule).stem if rule.endswith(".npz") else rule
+
+
+def _of_seed(
+    states: list[tuple[int, TrainState]], index: int, count: int
+) -> Iterator[tuple[int, TrainState]]:
+    for update, state in states:
+        yield update, state if count == 1 else jax.tree.map(lambda x: x[index], state)

@@ -1,0 +1,126 @@
+"""The command `discorl inspect`, from agents to a page in a real browser."""
+
+import csv
+import html
+import json
+import re
+import subprocess
+
+import pytest
+from test_comparison_page import BROWSER, FLAGS, WATCH
+
+import discorl
+from discorl import cli
+from discorl.reports.inspection import response
+from discorl.rules import Disco, Sizes
+from discorl.types import UserError
+
+SIZES = Sizes(
+    prediction=4,
+    trajectory_lstm=5,
+    embedding_net=(3, 1),
+    policy_net=(3, 2),
+    pi_hat_blocks=(3,),
+    meta_lstm=3,
+    meta_input=(3,),
+    meta_embedding_net=(3, 1),
+    meta_policy_net=(3, 2),
+)
+TINY = {"hidden": (4,), "num_envs": 2, "batch": 4, "unroll": 6, "replay": 8}
+PROBE = """<script>
+const seen = {
+  headings: Array.from(document.querySelectorAll("h2"), (h) => h.textContent),
+  pictures: Array.from(document.images, (i) => i.naturalWidth),
+  charts: document.querySelectorAll("figure > svg").length,
+  reasons: Array.from(document.querySelectorAll("main > p:not(.note)"), (p) => p.textContent),
+  overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  troubles,
+};
+const out = document.createElement("pre");
+out.id = "seen";
+out.textContent = JSON.stringify(seen);
+document.body.append(out);
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def inspected(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inspection") / "inside"
+    only = ["predictions", "attention", "ablations", "response", "coefficients"]
+    return discorl.inspect(
+        "actor_critic",
+        "catch:rows=4,columns=4",
+        out=folder,
+        only=only,
+        beside=(),
+        seeds=1,
+        updates=2,
+        **TINY,
+    )
+
+
+def test_an_inspection_leaves_a_page_figures_and_their_numbers(inspected):
+    figures = inspected.page.parent / "figures"
+    assert inspected.outcomes["ablations"] == "parts can be taken out of Disco rules only"
+    assert "lean rules have" in inspected.outcomes["coefficients"]
+    for name in ("predictions", "attention", "response-map", "response-advantage"):
+        assert (figures / f"{name}.png").stat().st_size > 1000
+    with (figures / "response-advantage.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["advantage / sigma"]) for row in rows] == list(response.ADVANTAGES)
+    assert {row["line"] for row in rows} == {"actor_critic"}
+    assert [m.update for m in inspected.subject.lives[0].moments] == [0, 1, 2]
+
+
+def test_the_page_in_a_browser(inspected, tmp_path):
+    if BROWSER is None:
+        pytest.skip("no browser is installed: chromium or google-chrome")
+    probed = tmp_path / "probed.html"
+    text = inspected.page.read_text().replace("<head>", "<head>" + WATCH, 1)
+    probed.write_text(text.replace("</body>", PROBE + "</body>"))
+    command = [BROWSER, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    done = subprocess.run([*command, probed.as_uri()], capture_output=True, text=True, timeout=300)
+    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, done.stderr
+    seen = json.loads(html.unescape(found[1]))
+    assert seen["troubles"] == []
+    assert len(seen["headings"]) == len(inspected.outcomes)
+    assert len(seen["pictures"]) == 3
+    assert min(seen["pictures"]) > 300
+    assert seen["charts"] == 3
+    assert len(seen["reasons"]) == 2
+    assert seen["overflow"] <= 0
+
+
+def test_a_run_has_its_own_settings(inspected, capsys):
+    run = inspected.page.parent / "run"
+    with pytest.raises(UserError, match="is a run with its own settings; got updates besides"):
+        discorl.inspect(run, updates=3)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["inspect", str(run), "--only", "responses"])
+    assert stop.value.code == 2
+    assert "no analysis 'responses'; did you mean 'response'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["inspect", str(run), "--only", "coefficients", "--json"])
+    assert stop.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["page"] == str(run / "inspection" / "index.html")
+    assert "does_not_apply" in found["analyses"]["coefficients"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rule", ["disco", "lean", "ppo", "q_lambda"])
+def test_all_analyses_of_all_kinds_of_rules(rule, tmp_path):
+    given = Disco(sizes=SIZES, num_bins=5) if rule == "disco" else rule
+    small = {**TINY, "action_lstm": 3, "action_hidden": (4,)}
+    found = discorl.inspect(
+        given, "catch:rows=4,columns=4", out=tmp_path / "inside", seeds=2, updates=4, **small
+    )
+    silent = {name for name, each in found.outcomes.items() if isinstance(each, str)}
+    expected = {
+        "disco": {"coefficients"},
+        "lean": {"ablations"},
+        "ppo": {"ablations", "coefficients"},
+        "q_lambda": {"ablations", "coefficients", "response", "lifetime"},
+    }
+    assert silent == expected[rule]
