@@ -26,7 +26,7 @@ SIZES = Sizes(
     meta_embedding_net=(3, 1),
     meta_policy_net=(3, 2),
 )
-TINY = {"hidden": (4,), "num_envs": 2, "batch": 4, "unroll": 6, "replay": 8}
+TINY = {"hidden": (4,), "num_envs": 4, "batch": 4, "unroll": 6, "replay": 8}
 PROBE = """<script>
 const seen = {
   headings: Array.from(document.querySelectorAll("h2"), (h) => h.textContent),

@@ -198,12 +198,13 @@ def probe(features: np.ndarray, futures: Futures, key: Key) -> tuple[Scores, Sco
 
 
 def _components(features: np.ndarray) -> np.ndarray:
-    """Standardised principal components, the largest first: [N, at most 64]."""
+    """The largest principal components, standardised: [N, 64], padded with zeros."""
     centred = features - features.mean(axis=0)
-    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
-    kept = sizes[:_COMPONENTS] > 1e-4 * sizes[0] + 1e-9
-    parts = centred @ directions[:_COMPONENTS][kept].T
-    return (parts / (parts.std(axis=0) + 1e-9)).astype(np.float32)
+    variances, directions = np.linalg.eigh(centred.T @ centred / len(centred))  # ascending
+    kept = variances[-_COMPONENTS:] > 1e-8 * variances[-1] + 1e-12
+    parts = centred @ directions[:, -_COMPONENTS:][:, kept]
+    scaled = parts / np.sqrt(variances[-_COMPONENTS:][kept])
+    return np.pad(scaled, ((0, 0), (0, _COMPONENTS - kept.sum()))).astype(np.float32)
 
 
 def _cross_validate(x: np.ndarray, futures: Futures, key: Key) -> Scores:
