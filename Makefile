@@ -3,13 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DEMO ?= runs/demo
+DEMO ?= runs/catch-demo
 
 .PHONY: demo test long lint format docs bench clean
 
 demo: $(VENV)/users  ## train an agent, evaluate it, draw its curve and film it
-	rm -rf $(DEMO)
-	$(BIN)/discorl train --env catch --preset small --seeds 3 --out $(DEMO)
+	@if [ -e $(DEMO) ]; then $(BIN)/discorl train --resume $(DEMO); \
+	else $(BIN)/discorl train --env catch --preset small --seeds 3 --out $(DEMO); fi
 	$(BIN)/discorl evaluate $(DEMO)
 	@echo "Look at $(DEMO)/curve.png and $(DEMO)/episode.gif"
 

@@ -35,10 +35,11 @@ def tiny(tmp_path_factory):
         if line.startswith("[1/"):
             raise KeyboardInterrupt
 
-    stopped = discorl.compare(suite=folder / "tiny.toml", out=out, tell=stop)
-    assert not stopped.finished
+    with pytest.raises(KeyboardInterrupt) as caught:
+        discorl.compare(suite=folder / "tiny.toml", out=out, tell=stop)
+    assert not caught.value.result.finished
     assert len(list(out.glob("cells/*/*/*/result.json"))) == 1
-    assert not stopped.aggregates
+    assert not caught.value.result.aggregates
     results = discorl.compare(resume=out, tell=lines.append)
     return folder, results, lines
 

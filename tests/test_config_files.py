@@ -57,7 +57,7 @@ def file(tmp_path):
 def parsed(command, arguments, monkeypatch):
     """The config that a command makes of its arguments."""
 
-    class Stop(Exception):
+    class Stop(BaseException):
         pass
 
     def stop(config, **_):

@@ -245,8 +245,8 @@ def test_a_run_that_is_killed_and_stopped_ends_like_one_that_is_not(whole, tmp_p
 
     with monkeypatch.context() as patch:
         patch.setattr(Population, "meta_step", interrupted)
-        stopped = discorl.discover(resume=run)
-    assert not stopped.finished
+        with pytest.raises(KeyboardInterrupt, match="stopped; continue with resume="):
+            discorl.discover(resume=run)
     assert weights.load(run / "rule.npz").metadata["meta_steps"] == 5
     assert [row["update"] for row in table(run, "evaluation")] == ["0", "3"]
     assert discorl.discover(resume=run).finished

@@ -19,8 +19,9 @@ from timing import assert_same_tables, untimed
 import discorl
 from discorl.envs import Catch
 from discorl.rules.files import weights
+from discorl.runs import memory
 from discorl.runs.metrics import EPISODES, LENGTH, RETURN, SPEED, STEP, TOTAL_LOSS, WALL_TIME
-from discorl.training import capacity, loop
+from discorl.training import capacity, loop, make_trainer
 from discorl.types import UserError
 
 SMALL = {"hidden": (16,), "action_lstm": 4, "action_hidden": (4,)}
@@ -254,7 +255,11 @@ def test_checkpoints_stay_at_their_multiples_after_a_stop(tmp_path, monkeypatch)
     run = tmp_path / "run"
     monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
     stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
-    assert not discorl.train(**TINY, out=run, on_rows=stop).finished
+    with pytest.raises(
+        KeyboardInterrupt, match=r"stopped; continue with resume='.*/run'"
+    ) as caught:
+        discorl.train(**TINY, out=run, on_rows=stop)
+    assert not caught.value.result.finished
     assert checkpoints_of(run) == ["00000001.npz"]
     seen = []
     discorl.train(resume=run, on_rows=lambda rows: seen.extend(checkpoints_of(run)[-1:]))
@@ -273,6 +278,8 @@ def test_checkpoints_stay_at_their_multiples_after_a_stop(tmp_path, monkeypatch)
         ({"learning_rate": 0.0}, "learning_rate is 0.0; expected a positive number"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"discount": 1.5}, "discount is 1.5; expected from 0 to 1"),
+        ({"frame_stack": 10**6}, "frame_stack is 1000000; expected from 1 to 1024"),
+        ({"updates": 10**23}, "updates is 100000000000000000000000; expected from 1 to"),
         ({"hidden": (4, 0)}, "hidden is .*integers of at least 1"),
         ({"log_every": 3, "checkpoint_every": 10}, "a multiple of log_every"),
         ({"batch": 9, "replay_fraction": 0.0, "num_envs": 2}, "needs 9 fresh trajectories"),
@@ -301,16 +308,33 @@ def test_a_replay_that_does_not_fit_is_refused(tmp_path, monkeypatch):
     # Atari's frames: 29 moments and 3 before them, 84 x 84 bytes each, in 60,689 trajectories.
     config = discorl.configure(env="atari:Pong")
     frames = jax.ShapeDtypeStruct((config.agent.replay, 32, 84, 84), jnp.uint8)
-    monkeypatch.setattr(capacity, "available", lambda: 2**30)
+    trainer = make_trainer(discorl.configure(**TINY))
+    state = dataclasses.replace(jax.eval_shape(trainer.init), replay=frames)
+    monkeypatch.setattr(memory, "available", lambda: 2**30)
     with pytest.raises(UserError, match=r"take 12.8 GiB, and 1.0 GiB .* `--preset atari_small`"):
-        capacity.check_replay(config, frames)
-    monkeypatch.setattr(capacity, "available", lambda: 13 * 2**30)
-    capacity.check_replay(config, frames)
-    capacity.check_replay(config, None)
+        capacity.check_state(config, state)
+    monkeypatch.setattr(memory, "available", lambda: 13 * 2**30)
+    capacity.check_state(config, state)
+    capacity.check_state(config, dataclasses.replace(state, replay=None))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden": (10**9,)}, r"hidden is \(1000000000,\): the network and its optimiser take"),
+        ({"seeds": 10**8}, r"seeds is 100000000: so many agents take .* expected at most \d+"),
+        ({"unroll": 10**8}, "an update with unroll 100000000, batch"),
+        ({"env": "catch:rows=1000000,columns=1000000"}, r"hidden is \(16,\): the network"),
+    ],
+)
+def test_sizes_that_cannot_fit_are_refused_at_once(settings, message, tmp_path):
+    fresh = {"replay_fraction": 0.0, "batch": 2, "num_envs": 2}
+    with pytest.raises(UserError, match=message):
+        discorl.train(**TINY | fresh | settings, out=tmp_path / "run")
 
 
 def test_memory_is_read():
-    assert 2**20 < capacity.available() < 2**50
+    assert 2**20 < memory.available() < 2**50
 
 
 def test_settings_come_from_one_place():
@@ -339,7 +363,7 @@ class Poisoned(Catch):
 
 def test_a_loss_that_is_no_number_is_told_once(capsys):
     settings = TINY | {"updates": 6, "seeds": 2, "environment": Poisoned(4, 4)}
-    discorl.train(**settings)
+    assert discorl.train(**settings).lost.all()
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in said] == ["seed 0", "seed 1"]
     assert "the loss is not a finite number by update" in said[0]

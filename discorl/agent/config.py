@@ -8,6 +8,7 @@ from discorl.networks.standard import Torso
 from discorl.types import UserError
 from discorl.types.validation import Fields
 
+MOST_FRAMES = 1024  # of a stack
 Schedule = Literal["constant", "cosine"]
 
 
@@ -132,7 +133,8 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
-        fields.integer("num_envs", "unroll", "batch", "replay", "frame_stack", least=1)
+        fields.integer("num_envs", "unroll", "batch", "replay", least=1)
+        fields.integer("frame_stack", least=1, most=MOST_FRAMES)
         fields.number("replay_fraction", "discount", least=0, most=1)
         fields.number("reward_scale", above=0)
         fresh = self.batch - self.replayed

@@ -1,14 +1,18 @@
 """The command line: `discorl COMMAND ...`."""
 
+import contextlib
 import importlib
 import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+import sysconfig
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from discorl.cli.commands import Command
+from discorl.cli.commands import Command, Result
 from discorl.types import UserError
 
 # Each command's module is imported only when it is called for.
@@ -24,6 +28,8 @@ COMMANDS = {
     "verify": ("discorl.cli.verify", "Recompute golden values on this machine."),
 }
 INTERRUPTED = 130  # exit status, as shells have it for Ctrl-C
+UNEXPECTED = 70  # exit status of what is no mistake of the user's: EX_SOFTWARE
+_HELP = ("-h", "--help")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -31,23 +37,58 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         status = _run(list(sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
-        print(f"discorl: {error}", file=sys.stderr)
-        status = 2
+        status = _tell(str(error), 2)
     except KeyboardInterrupt:
         status = INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone, as in `discorl ... | head`; nothing may be flushed to it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone, as in `discorl ... | head`
+        _close_output()
         status = 1
+    except OSError as error:
+        if error.filename is None:  # of a stream
+            _close_output()
+        where = error.filename or "the standard output"
+        status = _tell(f"{where}: {error.strerror or error}", 1)
+    except MemoryError as error:
+        status = _tell(f"the memory is exhausted{f': {error}' if str(error) else ''}", 1)
+    except Exception as error:
+        status = _tell(_unexpected(error), UNEXPECTED)
     sys.exit(status)
 
 
+def _tell(message: str, status: int) -> int:
+    with contextlib.suppress(OSError):
+        print(f"discorl: {message}", file=sys.stderr)
+    return status
+
+
+def _close_output() -> None:
+    """Lets nothing be flushed at exit to an output that takes no more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unexpected(error: Exception) -> str:
+    """What went wrong where, in somebody's own code if that is where it was."""
+    if os.environ.get("DISCORL_TRACEBACK"):
+        traceback.print_exception(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(__file__).parents[1])
+    others = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
+    known = [frame for frame in frames if not frame.filename.startswith(others)]
+    theirs = [frame for frame in known if not frame.filename.startswith(ours)]
+    frame = (theirs or known or frames)[-1]
+    reason = str(error).strip().splitlines()
+    what = f"{type(error).__name__}{f': {reason[0][:300]}' if reason else ''}"
+    return (
+        f"{frame.filename}, line {frame.lineno}: {what} (DISCORL_TRACEBACK=1 shows the traceback)"
+    )
+
+
 def _run(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview())
+    if not arguments or arguments[0] in _HELP:
+        print(_overview(), flush=True)
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        print(f"discorl {importlib.import_module('discorl').__version__}")
+        print(f"discorl {importlib.import_module('discorl').__version__}", flush=True)
         return 0
     command, *rest = arguments
     _check(command, COMMANDS, "command")
@@ -56,16 +97,54 @@ def _run(arguments: list[str]) -> int:
     if "" in functions:
         function = functions[""]
     else:
-        if not rest or rest[0] in ("-h", "--help"):
-            print(_choices(program, functions))
+        if not rest or rest[0] in _HELP:
+            print(_choices(program, functions), flush=True)
             return 0 if rest else 2
         action, *rest = rest
         _check(action, functions, f"command of `{program}`")
         function, program = functions[action], f"{program} {action}"
     as_json = "--json" in rest
-    result = function([a for a in rest if a != "--json"], program)
+    rest = [argument for argument in rest if argument != "--json"]
+    _refuse_empty(rest, program)
+    with _output_kept(as_json and not set(rest) & set(_HELP)):
+        result = _call(function, rest, program)
     print(json.dumps(_plain(result.data), indent=2) if as_json else result.text, flush=True)
     return 0 if result.ok else 1
+
+
+def _refuse_empty(arguments: list[str], program: str) -> None:
+    """An empty text is never meant: as a path it would be the current folder."""
+    for before, argument in zip([program, *arguments], arguments, strict=False):
+        option, equals, value = argument.partition("=")
+        if not argument or (option.startswith("--") and equals and not value):
+            raise UserError(f"what follows `{option or before}` is empty; expected a value")
+
+
+def _call(function: Command, arguments: list[str], program: str) -> Result:
+    """Runs a command; the only ones to end it at once are the parser, and help."""
+    try:
+        return function(arguments, program)
+    except SystemExit as error:
+        if error.code in (0, None) and not set(arguments) & set(_HELP):
+            raise UserError(f"`{program}` was ended by a call of sys.exit") from error
+        raise
+
+
+@contextlib.contextmanager
+def _output_kept(wanted: bool) -> Iterator[None]:
+    """Sends what an environment prints meanwhile, in Python or C, to the standard error."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _check(name: str, known: Any, what: str) -> None:

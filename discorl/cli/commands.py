@@ -16,6 +16,7 @@ from discorl.types import UserError, settings
 RUNS = Path("runs")
 
 Arguments = TypeVar("Arguments")
+Made = TypeVar("Made")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +88,16 @@ def refuse_other_settings(resume: Path, arguments: list[str], program: str) -> N
             f"--resume continues with the run's own settings and takes no others, got "
             f"{' '.join(others)}: run `{program} --resume {resume}`"
         )
+
+
+def result_of(function: Callable[..., Made], *arguments: Any, **options: Any) -> Made:
+    """What a long command returns, or has so far when it is stopped."""
+    from discorl.runs.interrupts import Stopped  # here: it would slow down `discorl --help`
+
+    try:
+        return function(*arguments, **options)
+    except Stopped as stopped:
+        return stopped.result
 
 
 def free_directory(name: str) -> Path:

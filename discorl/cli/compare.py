@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from discorl.cli.commands import Command, Result, free_directory, refuse_other_settings
+from discorl.cli.commands import Command, Result, free_directory, refuse_other_settings, result_of
 from discorl.cli.tables import table, width
 from discorl.comparison import Results, compare, configure_comparison, costs
 from discorl.comparison.config import Tuning
@@ -61,7 +61,8 @@ def compare_command(arguments: list[str], program: str) -> Result:
         """
         if resume is not None:
             refuse_other_settings(resume, arguments, program)
-            return _result(compare(resume=resume, accept_changes=accept_changes, tell=_tell))
+            options: dict[str, Any] = {"accept_changes": accept_changes, "tell": _tell}
+            return _result(result_of(compare, resume=resume, **options))
         config = configure_comparison(
             suite,
             rules=rules,
@@ -79,7 +80,7 @@ def compare_command(arguments: list[str], program: str) -> Result:
         if config.about:
             _tell(config.about)
         folder = out or free_directory(f"compare-{config.name}")
-        return _result(compare(config, out=folder, tell=_tell))
+        return _result(result_of(compare, config, out=folder, tell=_tell))
 
     return tyro.cli(run, prog=program, args=arguments)
 

@@ -14,6 +14,7 @@ from discorl.cli.commands import (
     parse,
     peek,
     refuse_other_settings,
+    result_of,
     values_of,
 )
 from discorl.discovery import (
@@ -57,9 +58,10 @@ def discover_command(arguments: list[str], program: str) -> Result:
     """Discover a rule with a population of agents, from scratch or from another rule."""
     parsed, config = _parse(arguments, program)
     if parsed.resume is not None:
-        result = discover(resume=parsed.resume, accept_changes=parsed.accept_changes)
+        result = result_of(discover, resume=parsed.resume, accept_changes=parsed.accept_changes)
     else:
-        result = discover(config, out=parsed.out or free_directory(f"discover-{config.preset}"))
+        out = parsed.out or free_directory(f"discover-{config.preset}")
+        result = result_of(discover, config, out=out)
     return Result(_data(result), _text(result), ok=result.finished)
 
 

@@ -14,6 +14,8 @@ from discorl.envs.families import REGISTRY as FAMILIES
 from discorl.types import UserError, specs, validation
 from discorl.types.findings import describe, raised
 
+MOST_STEPS = 1_000_000  # of a check, which keeps them all
+
 
 def show(name: tyro.conf.Positional[str | None] = None) -> Result:
     """List all environments, the items of a suite, or what one environment is like.
@@ -38,8 +40,8 @@ def check(name: tyro.conf.Positional[str], steps: int = 300, seed: int = 0) -> R
     """
     from discorl.envs import conformance
 
-    validation.integer("steps", steps, least=1)
-    validation.integer("seed", seed, least=0)
+    validation.integer("steps", steps, least=1, most=MOST_STEPS)
+    validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
     findings = conformance.check(envs.make(name), steps=steps, seed=seed)
     ok = all(finding.ok for finding in findings)
     rows = [(each.verdict, each.check, each.detail) for each in findings]

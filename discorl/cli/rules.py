@@ -13,7 +13,7 @@ from discorl.cli.tables import table
 from discorl.rules import REGISTRY, Rule, conformance, registry
 from discorl.rules.files import hub, library, trees, weights
 from discorl.runs import npz
-from discorl.types import UserError, imports
+from discorl.types import UserError, imports, validation
 
 
 def list_rules(rules_path: Path | None = None) -> Result:
@@ -85,6 +85,7 @@ def check(rule: tyro.conf.Positional[str], rules_path: Path | None = None, seed:
         rules_path: a folder or file to look in first.
         seed: of the made-up experience that it is asked about.
     """
+    validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
     findings = conformance.check(*rules.load(rule, rules_path=rules_path), seed=seed)
     ok = all(finding.ok for finding in findings)
     rows = [(each.verdict, each.check, each.detail) for each in findings]

@@ -14,6 +14,7 @@ from discorl.cli.commands import (
     parse,
     peek,
     refuse_other_settings,
+    result_of,
     values_of,
 )
 from discorl.envs import references
@@ -52,13 +53,14 @@ def train_command(arguments: list[str], program: str) -> Result:
     """Train agents on an environment with a rule."""
     parsed, config = _parse(arguments, program)
     if parsed.resume is not None:
-        result = train(resume=parsed.resume, accept_changes=parsed.accept_changes)
+        result = result_of(train, resume=parsed.resume, accept_changes=parsed.accept_changes)
     else:
         small = small_preset(config.preset)
         if small is not None and "preset" not in peek(arguments, program, "preset"):
             paper = f"preset {config.preset} is the paper's, for accelerators"
             print(f"{paper}; for a few CPU cores: --preset {small}", file=sys.stderr)
-        result = train(config, out=parsed.out or free_directory(_name(config)), start=parsed.start)
+        out = parsed.out or free_directory(_name(config))
+        result = result_of(train, config, out=out, start=parsed.start)
     return Result(_data(result), _text(result), ok=result.finished and not result.lost.all())
 
 

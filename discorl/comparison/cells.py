@@ -13,6 +13,7 @@ import numpy as np
 from discorl.comparison.entries import EnvironmentEntry, RuleEntry, folder_name
 from discorl.runs import Run
 from discorl.runs.files import write_atomically, write_errors_reported
+from discorl.runs.interrupts import Stopped
 from discorl.runs.metrics import EPISODES, RETURN, STEP, recent_return
 from discorl.runs.schemas import read_json
 from discorl.training import make_trainer, train
@@ -109,15 +110,14 @@ def run(
     Returns None if the user stopped it. `programs` holds those compiled for other cells, which
     this one may share and adds to.
     """
-    record: dict[str, Any] | None
     try:
         record = _train(cell, path, config, steps, programs, accept_changes)
+    except Stopped:
+        return None
     except Exception as error:  # whatever it is, the other cells go on
         logging.getLogger(__name__).debug("%s failed", cell, exc_info=True)
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         record = {"status": "failed", "message": message.strip()}
-    if record is None:
-        return None
     write_record(path, record)
     if record["status"] != "failed" and not keep_checkpoints:
         with Run.open(path, accept_changes=True) as made:
@@ -132,14 +132,12 @@ def _train(
     steps: int,
     programs: ProgramCache | None,
     accept_changes: bool,
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
     if (path / "config.json").exists():
         result = train(resume=path, programs=programs, accept_changes=accept_changes)
     else:
         (path / RECORD).unlink(missing_ok=True)  # of a cell that failed before it had a run
         result = train(config, out=path, programs=programs)
-    if not result.finished:
-        return None
     metrics = result.metrics
     seeds = [int(seed) for seed in seeds_of(metrics)]
     returns = [recent_return(metrics, seed) for seed in seeds]

@@ -17,7 +17,7 @@ from discorl.comparison.entries import (
 )
 from discorl.training.config import TrainConfig, configure, with_steps
 from discorl.types import UserError, specs
-from discorl.types.validation import Fields
+from discorl.types.validation import MOST_SEED, Fields
 
 Tuning = Literal["suite", "environment"]
 
@@ -69,7 +69,11 @@ class ComparisonConfig:
                     )
         fields = Fields(self)
         fields.integer("steps", "seeds", "sweep_seeds", least=1)
-        fields.integer("seed", "sweep_seed", "seeds_at_once", least=0)
+        fields.integer("seed", "sweep_seed", least=0, most=MOST_SEED)
+        fields.integer("seeds_at_once", least=0)
+        fields.truth("keep_checkpoints")
+        fields.text("name")
+        fields.text("about", empty=True)
         fields.choice("tune", get_args(Tuning))
         apart = self.sweep_seed >= self.seed + self.seeds
         if not apart and self.sweep_seed + self.sweep_seeds > self.seed:

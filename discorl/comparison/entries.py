@@ -1,13 +1,13 @@
 """The rules and environments of a comparison, each with settings of its own."""
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from discorl.types import UserError, specs
+from discorl.types.validation import Fields, number, refuse
 
 Entry = TypeVar("Entry", "RuleEntry", "EnvironmentEntry")
 
@@ -28,6 +28,10 @@ class RuleEntry:
     """Whether a published rule is left out where it has not been fetched; `about` then says so."""
 
     def __post_init__(self) -> None:
+        fields = Fields(self)
+        fields.text("rule")
+        fields.text("label", empty=True)
+        fields.truth("optional")
         object.__setattr__(self, "label", self.label or _label(self.rule))
         object.__setattr__(self, "learning_rates", read_rates(self.learning_rates))
 
@@ -48,14 +52,14 @@ class EnvironmentEntry:
     """Settings of training in this environment only."""
 
     def __post_init__(self) -> None:
+        fields = Fields(self)
+        fields.text("env")
+        fields.text("label", empty=True)
         object.__setattr__(self, "label", self.label or self.env)
-        ends = {self.random, self.optimal}
-        numbers = len(ends) == 2 and all(isinstance(end, int | float) for end in ends)
-        if not numbers and ends != {None}:
-            raise UserError(
-                f"environment {self.env!r} has random {self.random} and optimal {self.optimal}; "
-                "expected two different numbers, or neither"
-            )
+        if self.random is None and self.optimal is None:
+            return
+        Fields(self, self.env).number("random", "optimal")
+        fields.require(self.random != self.optimal, "optimal", f"not random, {self.random}, too")
 
 
 def read_entries(values: Any, kind: type[Entry], own: Sequence[Entry] = ()) -> tuple[Entry, ...]:
@@ -111,11 +115,9 @@ def _label(rule: str) -> str:
 
 def read_rates(rates: Sequence[float]) -> tuple[float, ...]:
     """Learning rates, checked."""
-    try:
-        rates = tuple(float(rate) for rate in rates)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"learning_rates is {rates!r}; expected a list of numbers") from error
-    for rate in rates:
-        if not (math.isfinite(rate) and rate > 0) or rates.count(rate) > 1:
-            raise UserError(f"learning_rates are {rates}; expected different positive numbers")
-    return rates
+    if not isinstance(rates, list | tuple):
+        refuse("learning_rates", rates, "a list of numbers")
+    checked = tuple(number("learning_rates", rate, above=0) for rate in rates)
+    if len(set(checked)) < len(checked):
+        refuse("learning_rates", checked, "different numbers")
+    return checked

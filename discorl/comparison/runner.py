@@ -24,6 +24,7 @@ from discorl.comparison.results import Results, final_cells, sweep_cells
 from discorl.comparison.scales import Scale
 from discorl.runs import Run, schemas
 from discorl.runs.files import naming, sha256_of
+from discorl.runs.interrupts import Stopped
 from discorl.runs.schemas import Each
 from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import TrainConfig
@@ -63,6 +64,9 @@ def compare(
     Returns:
         scores and their statistics; `report.write` makes a page of them.
 
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once the cell under way is saved.
+
     Example:
         results = discorl.compare(rules=["ppo", "disco103"], suite="laptop", out="runs/laptop")
         print(results.aggregates["ppo"]["iqm"])
@@ -81,7 +85,10 @@ def compare(
             assert out is not None
             config = config or configure_comparison(suite, **settings)
             run = stack.enter_context(create(Path(out), config))
-        return _Runner(run, tell or (lambda line: None), accept_changes).run()
+        results = _Runner(run, tell or (lambda line: None), accept_changes).run()
+    if not results.finished:
+        raise Stopped(results)
+    return results
 
 
 def _look_again(run: Run) -> None:

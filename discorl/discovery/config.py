@@ -10,7 +10,7 @@ from discorl.discovery.evolution import EvolutionConfig
 from discorl.rules.meta_network import Sizes
 from discorl.rules.regularisers import Regularisers
 from discorl.types import UserError, settings
-from discorl.types.validation import Fields, refuse
+from discorl.types.validation import MOST_SEED, Fields, refuse
 
 Task = TypeVar("Task", bound="TaskConfig")
 MethodName = Literal["meta_gradient", "es"]
@@ -197,7 +197,8 @@ class DiscoverConfig:
         evaluation = ("evaluate_every", "evaluate_seeds", "evaluate_updates")
         fields.integer(*counts, *sizes, *evaluation, least=1)
         fields.integer("checkpoint_every", "imitation_steps", least=1)
-        fields.integer("seed", "stride", least=0)
+        fields.integer("seed", least=0, most=MOST_SEED)
+        fields.integer("stride", least=0)
         fields.integers("lifetimes", least=1, empty=False)
         fields.integers("value_hidden", least=1)
         fields.require(self.bins % 2 == 1, "bins", "an odd number")

@@ -24,7 +24,7 @@ from discorl.envs.host import EnvironmentFailure
 from discorl.rules import Disco, Rule
 from discorl.runs import Run, check_source, compilation, config_of, curves
 from discorl.runs.history import History
-from discorl.runs.interrupts import interrupts
+from discorl.runs.interrupts import Stopped, interrupts
 from discorl.runs.metrics import BEST_SCORE, WALL_TIME
 from discorl.runs.progress import Progress
 from discorl.runs.versions import versions
@@ -84,6 +84,9 @@ def discover(
     Returns:
         the rule and the metrics of its discovery.
 
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once the run is saved.
+
     Example:
         result = discorl.discover(preset="laptop", meta_steps=500, out="runs/mine")
         discorl.train(rule="runs/mine/best.npz", env="catch")
@@ -122,7 +125,10 @@ def discover(
             if run is not None:
                 built.save(run.path / "start.npz", eta)
                 run.note_file("start.npz")
-        return _Loop(config, method, scoring, built, eta, run).run()
+        result = _Loop(config, method, scoring, built, eta, run).run()
+    if not result.finished:
+        raise Stopped(result)
+    return result
 
 
 def _tell_of_sizes_left_out(config: DiscoverConfig) -> None:
@@ -188,7 +194,7 @@ class _Loop:
                     shown = {name: row[headline]}
                     if math.isfinite(state.best_score):
                         shown |= {"best score": float(state.best_score)}
-                    progress.update(done, shown)
+                    progress.update(done, shown, self._seconds)
             except EnvironmentFailure as error:
                 if done > saved:
                     self._save(done, state)

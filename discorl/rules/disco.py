@@ -28,6 +28,7 @@ from discorl.types import (
     specs,
 )
 
+MOST_BINS = 100_001
 PUBLISHED_BINS = 601  # of files that do not say
 
 # What can be taken out of the rule, as the paper's ablations do, and what then becomes zero: inputs
@@ -105,13 +106,14 @@ class Disco(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        fields = self._fields()
+        fields.text("without")
         for part in sorted(self.ablated - set(ABLATIONS)):
             raise UserError(
                 f"{self.name}: without={self.without}: no part is called {part!r}; "
                 f"{specs.nearest(part, [*ABLATIONS, 'none'])}; several are joined by +"
             )
-        fields = self._fields()
-        fields.integer("num_bins", least=3)
+        fields.integer("num_bins", least=3, most=MOST_BINS)
         # The middle bin stands for zero.
         fields.require(self.num_bins % 2 == 1, "num_bins", "an odd number")
 

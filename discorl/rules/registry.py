@@ -222,8 +222,11 @@ def _from_file(
         cls = cls or _class_of(archive)
         settings = cls.stored_settings(archive)
     make = functools.partial(cls, **settings | dict(given))
-    rule = _build(make, spec) if imported else specs.build(make, spec)
     with naming(path):
+        try:
+            rule = _build(make, spec) if imported else specs.build(make, spec)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"its settings are not accepted: {error}") from error
         return rule, rule.stored_params(archive)
 
 

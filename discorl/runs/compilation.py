@@ -1,13 +1,21 @@
 """Compilation: a cache that makes the second start quick, and a watch that leaves it out."""
 
+import contextlib
+import hashlib
 import os
+import stat
 import time
-from typing import Self
+import warnings
+from pathlib import Path
+from typing import Any, Self
 
 import jax
 
-from discorl.runs.files import cache_root
+from discorl.runs.files import cache_root, read_bytes, write_atomically
+from discorl.types import UserError
 
+_CHECKSUM = hashlib.sha256().digest_size
+_LARGEST_PROGRAM = 2**32
 SWITCH = "DISCORL_COMPILATION_CACHE"
 
 
@@ -19,9 +27,68 @@ def enable_cache() -> None:
     """
     if os.environ.get(SWITCH, "on").lower() in ("off", "0", "false", "no"):
         return
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", str(cache_root() / "programs"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
+        return
+    folder = cache_root() / "programs"
+    problem = _problem_with(folder)
+    if problem is not None:
+        warnings.warn(f"compiled programs are not kept: {folder} {problem}", stacklevel=2)
+        return
+    try:
+        from jax._src import compilation_cache
+    except ImportError:  # of no public name: another version may have it elsewhere
+        return
+    replacement: Any = lambda path: (_CheckedCache(path), path)  # noqa: E731
+    compilation_cache.get_file_cache = replacement
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def _problem_with(folder: Path) -> str | None:
+    """Why a folder cannot be trusted with compiled programs, which are code."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        return f"cannot be used: {error.strerror}"
+    if found.st_uid != os.getuid():
+        return "belongs to somebody else"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "can be written by others: make it private with `chmod 700`"
+    return None
+
+
+class _CheckedCache:
+    """JAX's cache of compiled programs, each with a checksum over its key and its content.
+
+    An entry that is damaged, or that is another program's, is dropped and compiled again. JAX's own
+    cache would load it, or warn of it at every start, and never replace it.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._path = Path(folder)
+
+    def get(self, key: str) -> bytes | None:
+        """The program under a key, if it is there and whole."""
+        try:
+            content = read_bytes(self._file(key), _LARGEST_PROGRAM)
+        except UserError:
+            return None
+        checksum, program = content[:_CHECKSUM], content[_CHECKSUM:]
+        return program if checksum == _checksum(key, program) else None
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keeps a program."""
+        with contextlib.suppress(OSError, UserError):  # a cache is not worth a run
+            content = _checksum(key, value) + value
+            write_atomically(self._file(key), lambda file: file.write(content))
+
+    def _file(self, key: str) -> Path:
+        return self._path / f"{key}.program"
+
+
+def _checksum(key: str, program: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\0" + program).digest()
 
 
 class Stopwatch:

@@ -7,6 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM, raised once everything is saved.
+
+    Attributes:
+        result: what the command would have returned; its `finished` is False.
+    """
+
+    def __init__(self, result: Any) -> None:
+        where = f"; continue with resume={str(result.path)!r}" if result.path else ""
+        super().__init__(f"stopped{where}")
+        self.result = result
+
+
 @contextlib.contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
     """Notes the first Ctrl-C or SIGTERM, so that the update under way is finished and saved.

@@ -50,15 +50,25 @@ class Progress:
         self._values: dict[str, float] = {}
         self._start = self._told_at = clock()
         self._told = 0  # tenths
+        self._worked = 0.0, self._start  # seconds of work, and when that was told
         # (seconds, done) of the latest updates. The first is of the first update: what was before
         # it, compilation above all, says nothing about the pace to expect.
         self._samples: deque[tuple[float, int]] = deque()
         self._live: Live | None = None
 
-    def update(self, done: int, values: Mapping[str, float] | None = None) -> None:
-        """Tells how much is done, and numbers to show with it; cheap enough for every update."""
+    def update(
+        self, done: int, values: Mapping[str, float] | None = None, seconds: float | None = None
+    ) -> None:
+        """Tells how much is done; cheap enough for every update.
+
+        Args:
+            done: units, of all stretches of a run.
+            values: numbers to show with it.
+            seconds: of work, likewise, where a run counts them; by default since the start.
+        """
         now = self._clock()
         self._done = done
+        self._worked = (now - self._start if seconds is None else seconds), now
         self._values = self._values | dict(values or {})  # another thread may be drawing the old
         self._samples.append((now, done))
         # Two at least remain, or slow updates would never have a rate.
@@ -71,6 +81,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         self._start = self._told_at = self._clock()
+        self._worked = 0.0, self._start
         if self._stream.isatty() and self._total:
             console = Console(file=self._stream)
             self._live = Live(
@@ -118,7 +129,8 @@ class Progress:
     def _numbers(self, now: float, width: int = 1000) -> str:
         """How far it is, in at most that many characters: values give way first, to the bar too."""
         percent = 100 * self._done // self._total if self._total else 100
-        head = [f"{self._done:,}/{self._total:,} {percent}%", _duration(now - self._start)]
+        seconds, then = self._worked
+        head = [f"{self._done:,}/{self._total:,} {percent}%", _duration(seconds + now - then)]
         if not self._samples:
             head.append("compiling")
         rate = self._rate()

@@ -1,44 +1,75 @@
-"""Whether what a run keeps in memory fits there, found out before hours have gone into it."""
+"""Whether training fits into memory, found out before it is allocated.
 
-import os
-from pathlib import Path
+A state is measured by its shapes, before there is one. A program is measured by the compiler.
+"""
 
 import jax
 
-from discorl.agent.replay import ReplayState
+from discorl.runs import memory
+from discorl.runs.memory import GIB, size_of
 from discorl.training.config import TrainConfig
 from discorl.training.presets import small_preset
+from discorl.training.state import TrainState
 from discorl.types import UserError
 
-_MEMINFO = Path("/proc/meminfo")
-_GIB = 2**30
 
+def check_state(config: TrainConfig, state: TrainState) -> None:
+    """Refuses a run whose state is larger than the memory that can be had.
 
-def available() -> int | None:
-    """Bytes of the machine's memory that can be had; None where the system does not say."""
-    try:
-        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
-        found = next(line for line in lines if line.startswith("MemAvailable:"))
-        return int(found.split()[1]) * 1024
-    except (OSError, StopIteration):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not a name that every system knows
-        return None
+    Args:
+        config: the run's settings.
+        state: its state, of all seeds, as `jax.eval_shape` gives it.
 
-
-def check_replay(config: TrainConfig, replay: ReplayState | None) -> None:
-    """Refuses a replay, of all seeds, that is larger than the memory that can be had."""
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(replay))
-    free = available()
-    if free is None or size <= free:
+    Raises:
+        UserError: it does not fit.
+    """
+    agent = config.agent
+    learner, replay = size_of(state.learner), size_of(state.replay)
+    actor = size_of(state.actor)
+    needed = learner + replay + actor + size_of(state.learner.params)
+    free = memory.available()
+    if free is None or needed <= free:
         return
     small = small_preset(config.preset)
     or_preset = f", or take the preset for small machines, `--preset {small}`" if small else ""
     seeds = f" for each of {config.seeds} seeds" if config.seeds > 1 else ""
-    raise UserError(
-        f"replay is {config.agent.replay}: so many trajectories{seeds} take {size / _GIB:.1f} GiB, "
-        f"and {free / _GIB:.1f} GiB of memory are available: keep fewer than "
-        f"{int(config.agent.replay * free / size)}, with `--replay N`{or_preset}"
+    if needed / config.seeds <= free:
+        raise UserError(
+            f"seeds is {config.seeds}: so many agents take {needed / GIB:.1f} GiB, and "
+            f"{free / GIB:.1f} GiB of memory are available: expected at most "
+            f"{int(config.seeds * free / needed)}"
+        )
+    if replay >= max(learner, actor):
+        most = max(0, int(agent.replay * (free - needed + replay) / replay))
+        raise UserError(
+            f"replay is {agent.replay}: so many trajectories{seeds} take {replay / GIB:.1f} GiB, "
+            f"and {free / GIB:.1f} GiB of memory are available: keep fewer than {most}, with "
+            f"`--replay N`{or_preset}"
+        )
+    what = (
+        f"hidden is {agent.network.hidden}: the network and its optimiser{seeds} take"
+        if learner >= actor
+        else f"num_envs is {agent.num_envs}: so many environments of {config.env}{seeds} take"
     )
+    size = max(learner, actor)
+    raise UserError(
+        f"{what} {size / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are available: make "
+        f"them smaller{or_preset}"
+    )
+
+
+def check_program(config: TrainConfig, compiled: jax.stages.Compiled) -> None:
+    """Refuses a program that needs more memory, beside the state, than can be had.
+
+    Raises:
+        UserError: it does not fit.
+    """
+    found, free = compiled.memory_analysis(), memory.available()
+    needed = getattr(found, "temp_size_in_bytes", 0)  # not every backend tells
+    if free is not None and needed > free:
+        agent = config.agent
+        raise UserError(
+            f"an update with unroll {agent.unroll}, batch {agent.batch}, num_envs "
+            f"{agent.num_envs} and {config.seeds} seeds takes {needed / GIB:.1f} GiB, and "
+            f"{free / GIB:.1f} GiB of memory are available: make one of them smaller"
+        )

@@ -11,10 +11,11 @@ from discorl.agent.config import AgentConfig
 from discorl.runs import config_files
 from discorl.training.presets import PRESETS, preset_for
 from discorl.types import UserError, settings, specs, validation
-from discorl.types.validation import Fields
+from discorl.types.validation import MOST_SEED, Fields
 
 DEFAULT_RULE = "discorl4"  # discovered by us; docs/records/discorl4.md
 DEFAULT_ENVIRONMENT = "catch"
+MOST_UPDATES = 2**31 - 1  # a state counts them in 32 bits
 LONGEST_CALL = 256  # updates that one call of the compiled program may make
 BUDGETS = ("updates", "steps", "total_timesteps")  # of which a run has one
 
@@ -59,10 +60,11 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
-        fields.integer("seeds", "updates", "checkpoint_every", least=1)
-        fields.integer("seed", least=0)
+        fields.integer("seeds", "checkpoint_every", least=1)
+        fields.integer("updates", least=1, most=MOST_UPDATES)
+        fields.integer("seed", least=0, most=MOST_SEED)
         fields.integer("log_every", least=1)
-        fields.require(self.seed + self.seeds <= 2**31, "seed", "below 2**31, with all seeds")
+        fields.require(self.seed + self.seeds <= 2**31, "seeds", "below 2**31, with the seed")
         fields.require(self.log_every <= LONGEST_CALL, "log_every", f"at most {LONGEST_CALL}")
         fields.require(
             self.checkpoint_every % self.log_every == 0,

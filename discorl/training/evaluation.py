@@ -19,6 +19,7 @@ from discorl.training.loading import load_params
 from discorl.training.result import TrainResult
 from discorl.types import UserError, validation
 
+MOST_EPISODES = 1_000_000  # that each agent plays
 MAX_FRAMES = 1_000  # of a GIF
 FRAME_MILLISECONDS = 120
 LAST_FRAME_MILLISECONDS = 900
@@ -95,9 +96,10 @@ def evaluate(
         network: the network, likewise.
         rule: the rule, likewise.
     """
-    validation.integer("episodes", episodes, least=1)
+    validation.integer("episodes", episodes, least=1, most=MOST_EPISODES)
+    validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
     if max_steps is not None:
-        validation.integer("max_steps", max_steps, least=1)
+        validation.integer("max_steps", max_steps, least=1, most=validation.MOST_SEED)
     compilation.enable_cache()
     if isinstance(agent, TrainResult):
         trainer, update, params = agent.trainer, agent.updates, agent.state.learner.params

@@ -19,7 +19,7 @@ from discorl.envs.host import EnvironmentFailure, HostEnvironment
 from discorl.runs import Run, check_source, compilation, curves
 from discorl.runs.files import write_errors_reported
 from discorl.runs.history import History
-from discorl.runs.interrupts import interrupts
+from discorl.runs.interrupts import Stopped, interrupts
 from discorl.runs.metrics import (
     EPISODES,
     RETURN,
@@ -80,6 +80,9 @@ def train(
     Returns:
         the trained agents and their metrics.
 
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once the run is saved.
+
     Example:
         result = discorl.train(rule="ppo", env="catch", seed=1, out="runs/ppo")
         print(result.recent_return())
@@ -110,13 +113,16 @@ def train(
                 config, environment, network=network, rule=own_rule, programs=programs
             )
         template = jax.eval_shape(trainer.init)
-        capacity.check_replay(trainer.config, template.replay)
+        capacity.check_state(trainer.config, template)
         first = None if start is None else start_from(trainer, start)
         if out is not None:
             run = stack.enter_context(
                 _create(out, trainer, environment=environment, network=network, rule=own_rule)
             )
-        return _Loop(trainer, run, template, on_rows, first).run()
+        result = _Loop(trainer, run, template, on_rows, first).run()
+    if not result.finished:
+        raise Stopped(result)
+    return result
 
 
 def _create(out: str | os.PathLike[str], trainer: Trainer, **objects: Any) -> Run:
@@ -181,7 +187,7 @@ class _Loop:
                 if done == config.updates or stopped or done % config.checkpoint_every == 0:
                     self._save(done, state)
                     saved = done
-                progress.update(done, {"return": self._recent_return()})
+                progress.update(done, {"return": self._recent_return()}, self._seconds)
         return self._finish(state, finished=done == config.updates)
 
     def _start(self) -> tuple[int, TrainState]:

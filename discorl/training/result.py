@@ -28,7 +28,7 @@ class TrainResult:
     # file metrics.csv has them all.
     metrics: dict[str, np.ndarray]
     path: Path | None  # the run directory
-    finished: bool  # False: stopped by the user; the run can be resumed
+    finished: bool  # False: stopped by the user, in `Stopped.result`; the run can be resumed
     seconds: float  # that updates took, of all stretches; compilation apart
     reference: Reference | None = None  # the returns that make scores of 0 and 1, if known
     finite_checkpoint: Path | None = None  # the newest whose parameters are all finite

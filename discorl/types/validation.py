@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 from discorl.types.errors import UserError
 from discorl.types.specs import Range
 
+MOST_SEED = 2**31 - 1  # JAX makes keys of 32-bit integers
+
 
 def refuse(name: str, value: Any, accepted: str, owner: str = "") -> NoReturn:
     """Raises a `UserError` that names a setting, its value and what would be accepted.
@@ -123,6 +125,18 @@ class Fields:
     def choice(self, name: str, choices: Sequence[str]) -> None:
         """See `choice`."""
         choice(name, getattr(self._config, name), choices, self._owner)
+
+    def truth(self, *names: str) -> None:
+        """Refuses fields that are neither true nor false."""
+        for name in names:
+            self.require(isinstance(getattr(self._config, name), bool), name, "true or false")
+
+    def text(self, *names: str, empty: bool = False) -> None:
+        """Refuses fields that are no text."""
+        for name in names:
+            value = getattr(self._config, name)
+            fits = isinstance(value, str) and (bool(value) or empty) and "\0" not in value
+            self.require(fits, name, "a text")
 
     def require(self, holds: bool, name: str, accepted: str) -> None:
         """Refuses the value of a field unless a condition holds."""

@@ -52,5 +52,7 @@ def _declaration(environment: Environment | HostEnvironment) -> Finding:
         problems.append(f"num_actions is {actions!r}; expected a positive int")
     if not leaves or not all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         problems.append(f"observation is {observation!r}; expected jax.ShapeDtypeStruct leaves")
+    elif any(0 in leaf.shape for leaf in leaves):
+        problems.append(f"observations are {describe(observation)}; expected no axis of length 0")
     detail = f"{actions} actions, observations {describe(observation)}"
     return judge("declaration", problems, detail)

@@ -22,7 +22,7 @@ from discorl.envs.families.memory import Memory
 from discorl.envs.families.river_swim import RiverSwim
 from discorl.envs.families.tabular import Tabular
 from discorl.envs.families.windy_catch import WindyCatch
-from discorl.types import UserError, specs
+from discorl.types import UserError, specs, validation
 
 __all__ = [
     "REGISTRY",
@@ -99,4 +99,5 @@ class MemberConstructor:
 
     def __call__(self, seed: int = 0, split: Split = "train", **settings: Any) -> Member:
         """The member that the seed selects."""
+        validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
         return self._family(**settings).member(seed, split)

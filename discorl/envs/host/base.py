@@ -73,6 +73,13 @@ class HostVector(abc.ABC):
         """A frame of the first environment, [height, width, 3] uint8; None if there is none."""
         return None
 
+    def render_end(self) -> np.ndarray | None:
+        """A picture of the end of the first environment's latest episode; None: not known.
+
+        Where an episode ends, the next one may have begun before `render` is called.
+        """
+        return None
+
     def close(self) -> None:
         """Releases all resources of the environments."""
         return

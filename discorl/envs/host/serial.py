@@ -1,5 +1,6 @@
 """A vector that steps its environments one after the other."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from discorl.envs.host.base import EnvironmentFailure, HostStep, HostVector, Reader
 from discorl.types import PyTree
+from discorl.types.imports import ANYTHING
 
 Outcome = tuple[PyTree, float, bool, bool, Mapping[str, float]]
 
@@ -62,13 +64,15 @@ class SerialVector(HostVector):
             self.close()
             raise
         self._cut = np.zeros(len(self.seeds), bool)  # by a truncation, and to be reset
+        self._drawn = False  # whether anybody asks for pictures
+        self._end: np.ndarray | None = None  # a picture of the end of the latest episode
 
     def reset(self) -> PyTree:
         observations = []
         for index, seed in enumerate(self.seeds):
             try:
                 observations.append(self._singles[index].reset(seed))
-            except Exception as error:
+            except ANYTHING as error:
                 raise _failure(error, index) from error
         seen = batch(observations, self._expected, self._read)
         if self._expected is None:
@@ -89,27 +93,36 @@ class SerialVector(HostVector):
                 else:
                     observation, reward[i], ended, cut, episode = single.step(chosen[i])
                     if ended or cut:
+                        if i == 0 and self._drawn:  # before the next episode begins
+                            self._end = single.render()
                         terminated[i], truncated[i] = ended, cut and not ended
                         for name, value in episode.items():
                             metrics.setdefault(name, np.full(count, np.nan))[i] = value
                     if ended:
                         observation, first[i] = single.reset(None), True
                 observations.append(observation)
-        except Exception as error:
+        except ANYTHING as error:
             raise _failure(error, i) from error
         self._cut = truncated.copy()
         seen = batch(observations, self._expected, self._read)
         return HostStep(seen, reward, terminated, truncated, first, metrics)
 
     def render(self) -> np.ndarray | None:
+        self._drawn = True
         return self._singles[0].render()
+
+    def render_end(self) -> np.ndarray | None:
+        return self._end
 
     def close(self) -> None:
         for single in self._singles:
-            single.close()
+            try:
+                single.close()
+            except ANYTHING as error:  # nothing of it is needed any more
+                warnings.warn(f"an environment's close() raised {error!r}", stacklevel=2)
 
 
-def _failure(error: Exception, index: int) -> EnvironmentFailure:
+def _failure(error: BaseException, index: int) -> EnvironmentFailure:
     """Wraps an exception into a failure that knows its environment."""
     if isinstance(error, EnvironmentFailure):
         return EnvironmentFailure(str(error), index if error.index is None else error.index)

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -101,10 +101,7 @@ class WorkerVector(HostVector):
         self._timeout = timeout
         self._workers: list[_Worker] = []
         pickled = _pickle((make, read))
-        # A file without a name: whatever happens, nothing of it remains. In memory, if possible.
-        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.truncate(worker.board_size(observation, len(seeds)))
+        with _shared_file(worker.board_size(observation, len(seeds))) as file:
             memory = mmap.mmap(file.fileno(), 0)
             self._board = worker.board_on(memory, observation, len(seeds))
             try:
@@ -186,6 +183,26 @@ def _start(indices: range, memory: int) -> _Worker:
             process_group=0,  # Ctrl-C is for the process that started it
         )
     return _Worker(process, ours, indices)
+
+
+def _shared_file(size: int) -> IO[bytes]:
+    """A file without a name, in memory if there is room: whatever happens, nothing of it remains.
+
+    The room is taken at once. A file that is only promised it would kill a worker by SIGBUS.
+    """
+    folders = ["/dev/shm"] if os.access("/dev/shm", os.W_OK) else []
+    for folder in [*folders, tempfile.gettempdir()]:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - the caller closes it
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+            return file
+        except OSError as error:
+            file.close()
+            reason = error.strerror
+    raise UserError(
+        f"there is no room for {size:,} bytes of observations in {folder} ({reason}): expected "
+        "fewer environments, or workers=0"
+    )
 
 
 def _pickle(functions: tuple[Callable[[], Single], Reader | None]) -> bytes:

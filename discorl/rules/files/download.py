@@ -1,5 +1,6 @@
 """The download of a file whose size and hash are known, by pooch."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,9 @@ Progress = Callable[[int, int], None]  # bytes so far, bytes in all
 
 _ATTEMPTS = 4  # connections that one call may spend on a file
 _TIMEOUT = 30.0  # seconds of silence
-_CHUNK = 1 << 16
+_CHUNK = 1 << 12
+_PATIENCE = 60.0  # seconds after which a server must have kept up this pace
+_LEAST_PACE = 1 << 12  # bytes a second
 
 
 def download(
@@ -49,6 +52,8 @@ def download(
             reason = f"answered {error}"
         except exceptions.RequestException as error:
             reason = f"cannot be reached ({error})"
+        except TimeoutError:
+            reason = f"sends less than {_LEAST_PACE:,} bytes a second"
         except ValueError:
             reason = f"holds another file; expected {size:,} bytes of sha256 {sha256}"
         break
@@ -62,18 +67,23 @@ class _Meter:
         self.total = 0  # set by pooch
         self.done = 0
         self._size, self._progress = size, progress
+        self._start = time.monotonic()
 
     def update(self, count: int) -> None:
         """Counts bytes; pooch counts whole chunks, the last one included."""
         self.done += count
         if self.done >= self._size + _CHUNK:
             raise ValueError("the answer is longer than the file")
+        waited = time.monotonic() - self._start
+        if waited > _PATIENCE and self.done < _LEAST_PACE * waited:
+            raise TimeoutError
         if self._progress is not None:
             self._progress(min(self.done, self._size), self._size)
 
     def reset(self) -> None:
         """Starts over."""
         self.done = 0
+        self._start = time.monotonic()
 
     def close(self) -> None:
         """Holds nothing."""

@@ -5,6 +5,7 @@ A name is looked for in the path that the caller gives, in the path that the env
 the user's cache folder. A published rule counts as found only if its file is the published one.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import os
@@ -19,6 +20,8 @@ from discorl.runs.files import (
     cache_root,
     lock,
     naming,
+    read_bytes,
+    require_regular,
     sha256_of,
     write_atomically,
     write_errors_reported,
@@ -143,7 +146,7 @@ def install(file: Path, name: str, force: bool = False) -> Path:
         if not force and name not in PUBLISHED:
             raise UserError(f"{destination}: holds a different rule; --force replaces it")
     _make_folder(destination.parent)
-    content = file.read_bytes()
+    content = read_bytes(file, npz.MAX_BYTES)
     with write_errors_reported(destination):
         write_atomically(destination, lambda copy: copy.write(content))
     return destination
@@ -168,6 +171,8 @@ def fetch(name: str, address: str | None = None, progress: Progress | None = Non
     if _is_intact(destination, rule):
         return destination
     _make_folder(destination.parent)
+    with contextlib.suppress(FileNotFoundError):
+        require_regular(destination, destination.lstat())
     with (
         write_errors_reported(destination),
         lock(destination.with_suffix(".lock"), wait=True),

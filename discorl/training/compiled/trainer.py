@@ -11,13 +11,15 @@ from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner
 from discorl.agent.optimiser import with_learning_rate
 from discorl.envs import Environment
+from discorl.runs.memory import runtime_reason
+from discorl.training import capacity
 from discorl.training.compiled import play
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.config import TrainConfig
 from discorl.training.flops import flops
 from discorl.training.state import TrainState
 from discorl.training.trainer import Episodes, Trainer
-from discorl.types import Key, Params, settings
+from discorl.types import Key, Params, UserError, settings
 
 
 class ProgramCache:
@@ -60,8 +62,7 @@ class CompiledTrainer(Trainer):
 
     def init(self) -> TrainState:
         config = self.config
-        seeds = range(config.seed, config.seed + config.seeds)
-        keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+        keys = jax.vmap(jax.random.key)(jnp.arange(config.seed, config.seed + config.seeds))
         init = self._programs.get(("init", self._key()), self._make_init)
         state = init(keys if len(keys) > 1 else keys[0])
         # The program may have been compiled for a run with another learning rate.
@@ -77,9 +78,13 @@ class CompiledTrainer(Trainer):
         if self._run is None:
             self.start(state)
         assert self._run is not None
-        state, metrics = self._run(state, self.eta, count)
-        # Metrics come to the host at once; the state stays where it is.
-        return state, jax.device_get(metrics), count
+        try:
+            state, metrics = self._run(state, self.eta, count)
+            # Metrics come to the host at once; the state stays where it is.
+            return state, jax.device_get(metrics), count
+        except jax.errors.JaxRuntimeError as error:
+            # The state was donated, so there is nothing left to save.
+            raise UserError(f"{self.config.env} cannot go on: {runtime_reason(error)}") from error
 
     def play(
         self,
@@ -117,7 +122,9 @@ class CompiledTrainer(Trainer):
         if self.config.seeds > 1:
             function = jax.vmap(function, in_axes=(0, None, None))
         count = jax.ShapeDtypeStruct((), jnp.int32)
-        return jax.jit(function, donate_argnums=0).lower(state, self.eta, count).compile()
+        compiled = jax.jit(function, donate_argnums=0).lower(state, self.eta, count).compile()
+        capacity.check_program(self.config, compiled)
+        return compiled
 
     def _key(self) -> Hashable:
         """Everything that the programs depend on."""

@@ -24,6 +24,7 @@ from discorl.envs.host.base import (
 from discorl.training.host.programs import ActingPrograms, CompiledPrograms, Policy, aligned
 from discorl.training.host.rollout import Episode, RolloutBuffer, RunningEpisodes
 from discorl.types import Array, Key, Params, PyTree, Trajectory, UserError
+from discorl.types.imports import ANYTHING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +181,13 @@ class HostActor:
         with self._failures_located():  # such as a missing package to draw with
             return self._vector.render()
 
+    def render_end(self) -> np.ndarray | None:
+        """A picture of the end of the first environment's latest episode, if there is one."""
+        if self._vector is None:
+            return None
+        with self._failures_located():
+            return self._vector.render_end()
+
     def close(self) -> None:
         """Ends the environments."""
         vector, self._vector = self._vector, None
@@ -238,7 +246,7 @@ class HostActor:
             raise self._located(error) from error
         except UserError:
             raise
-        except Exception as error:
+        except ANYTHING as error:
             failure = EnvironmentFailure(f"raised {type(error).__name__}: {error}")
             raise self._located(failure) from error
         finally:

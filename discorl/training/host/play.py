@@ -115,7 +115,10 @@ def film(
             frames.append(np.array(frame))
             thread.ask(params, jax.random.fold_in(key, len(frames)))
             rollout = thread.wait()
-            if rollout is None or rollout.episodes:
+            assert rollout is not None
+            if rollout.episodes:
+                end = thread.actor.render_end()
+                frames += [] if end is None else [np.array(end)]
                 break
     finally:
         thread.close()

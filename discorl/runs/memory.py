@@ -1,0 +1,62 @@
+"""How much memory can still be had."""
+
+import os
+from pathlib import Path
+
+import jax
+
+from discorl.types import PyTree
+
+GIB = 2**30
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available() -> int | None:
+    """Bytes that arrays may still take, on the device that JAX computes on; None: not known."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        found = device.memory_stats() or {}
+        known = "bytes_limit" in found
+        return found["bytes_limit"] - found.get("bytes_in_use", 0) if known else None
+    limits = [limit for limit in (_of_machine(), _of_container()) if limit is not None]
+    return min(limits, default=None)
+
+
+def size_of(tree: PyTree) -> int:
+    """Bytes of arrays, or of what `jax.eval_shape` says of them."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def runtime_reason(error: Exception) -> str:
+    """What JAX's runtime has to say, in a line: memory that ran out, or a callback that raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    if "RESOURCE_EXHAUSTED" in lines[0] or "Out of memory" in lines[0]:
+        return f"the memory is exhausted ({lines[0][:200]})"
+    # A callback's traceback follows the first line, and what it raised comes last.
+    raised = [line for line in lines if not line.startswith(("File ", "At:", "/", "^", "~"))]
+    return raised[-1][:300] if "callback" in lines[0].lower() else lines[0][:300]
+
+
+def _of_machine() -> int | None:
+    try:
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+        found = next(line for line in lines if line.startswith("MemAvailable:"))
+        return int(found.split()[1]) * 1024
+    except (OSError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not a name that every system knows
+        return None
+
+
+def _of_container() -> int | None:
+    """What a container may still take, if it has a limit."""
+    try:
+        most = int((_CGROUP / "memory.max").read_text())
+        return most - int((_CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):  # no container, or no limit ("max")
+        return None
