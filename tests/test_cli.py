@@ -107,7 +107,7 @@ def test_defaults_in_the_help_follow_the_rule(capsys):
     ],
 )
 def test_the_command_and_python_make_the_same_of_the_same_settings(settings, monkeypatch):
-    class Stop(Exception):
+    class Stop(BaseException):
         pass
 
     def stop(config, **_):
@@ -123,7 +123,7 @@ def test_the_command_and_python_make_the_same_of_the_same_settings(settings, mon
 
 
 def test_a_large_preset_that_nobody_asked_for_is_pointed_out(capsys, monkeypatch):
-    class Stop(Exception):
+    class Stop(BaseException):
         pass
 
     def stop(config, **_):
@@ -324,7 +324,7 @@ def test_evaluate_a_run_without_a_checkpoint(capsys, trained, tmp_path):
     assert status == 2
     assert "has no checkpoint yet" in err
     status, _, err = run(capsys, "evaluate", path, "--episodes", 0)
-    assert (status, "episodes is 0; expected at least 1" in err) == (2, True)
+    assert (status, "episodes is 0; expected from 1 to" in err) == (2, True)
 
 
 def test_train_into_a_directory_that_exists(capsys, trained):

@@ -162,7 +162,7 @@ def test_an_optional_rule_stays_where_it_is_found(tmp_path):
         ({"seeds": 0}, "seeds is 0; expected at least 1"),
         ({"seeds": "5"}, "seeds is '5'; expected an integer"),
         ({"seeds_at_once": -1}, "seeds_at_once is -1; expected at least 0"),
-        ({"learning_rates": [0.0]}, "expected different positive numbers"),
+        ({"learning_rates": [0.0]}, "learning_rates is 0.0; expected a positive number"),
         ({"learning_rates": 0.1}, "learning_rates is 0.1; expected a list of numbers"),
         ({"settings": {"hidden": 6.4}}, "hidden is 6.4; expected integers of at least 1"),
         (
@@ -175,7 +175,10 @@ def test_an_optional_rule_stays_where_it_is_found(tmp_path):
         ({"sweep_seed": 4}, "apart from those compared, 0 to 4"),
         ({"tune": "rule"}, "expected one of suite, environment"),
         ({"settings": {"hiden": [3]}}, "no setting 'hiden'"),
-        ({"environments": [{"env": "catch", "random": 0.0}]}, "expected two different numbers"),
+        (
+            {"environments": [{"env": "catch", "random": 0.0}]},
+            "catch: optimal is None; expected a number",
+        ),
     ],
 )
 def test_refusals(settings, message):

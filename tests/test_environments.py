@@ -292,9 +292,9 @@ def test_the_command_checks(capsys, monkeypatch):
 
 def test_what_cannot_be_played_is_refused(capsys):
     for option, message in (
-        (("--steps", "0"), "steps is 0; expected at least 1"),
-        (("--steps", "-3"), "steps is -3; expected at least 1"),
-        (("--seed", "-1"), "seed is -1; expected at least 0"),
+        (("--steps", "0"), "steps is 0; expected from 1 to 1000000"),
+        (("--steps", "-3"), "steps is -3; expected from 1 to 1000000"),
+        (("--seed", "-1"), "seed is -1; expected from 0 to 2147483647"),
     ):
         status, _, err = run(capsys, "check", "catch", *option)
         assert (status, err) == (2, f"discorl: {message}\n")

@@ -273,8 +273,8 @@ def test_checkpoints_stay_at_their_multiples_after_a_stop(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"updates": 0}, "updates is 0; expected at least 1"),
-        ({"seed": -1}, "seed is -1; expected at least 0"),
+        ({"updates": 0}, "updates is 0; expected from 1 to"),
+        ({"seed": -1}, "seed is -1; expected from 0 to"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0; expected a positive number"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"discount": 1.5}, "discount is 1.5; expected from 0 to 1"),

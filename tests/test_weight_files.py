@@ -156,7 +156,7 @@ def test_a_file_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path):
     eta = weights.load(SMALL).eta
     folder = tmp_path / "folder"
     folder.mkdir()
-    with pytest.raises(UserError, match=r"folder: cannot be written"):
+    with pytest.raises(UserError, match=r"folder: is a folder; expected a regular file"):
         weights.save(folder, eta)
     assert list(tmp_path.iterdir()) == [folder]
     with pytest.raises(UserError, match=r"absent/rule\.npz: cannot be written"):

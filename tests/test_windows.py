@@ -246,10 +246,10 @@ def test_a_run_of_overlapping_windows_is_resumed_bit_for_bit(tmp_path, monkeypat
     ("settings", "message"),
     [
         ({"stride": -1}, "stride is -1; expected at least 0"),
-        ({"frame_stack": 0}, "frame_stack is 0; expected at least 1"),
+        ({"frame_stack": 0}, "frame_stack is 0; expected from 1 to 1024"),
         (
             {"population": {"env": "catch", "agent": {"frame_stack": 0}}},
-            "catch: frame_stack is 0; expected at least 1",
+            "catch: frame_stack is 0; expected from 1 to 1024",
         ),
     ],
 )
