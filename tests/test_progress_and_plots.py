@@ -14,7 +14,6 @@ from PIL import Image
 from discorl.runs import curves, palette
 from discorl.runs.metrics import RETURN, STEP, by_seed
 from discorl.runs.progress import Progress
-from discorl.types import UserError
 
 
 class Terminal:
@@ -262,13 +261,6 @@ def test_curve_of_a_discovery_without_anything_or_with_too_many(tmp_path):
     many = discovery_columns(9, [f"environment_{i}" for i in range(20)])
     curves.discovery_curve(tmp_path / "many.png", *many, title="discovery")
     assert min(shares(tmp_path / "many.png", palette.COLOURS)) > 20
-
-
-def test_curve_names_the_missing_column(tmp_path):
-    with pytest.raises(
-        UserError, match=re.escape("no column 'regret'; they have ['charts/episodic_return', ")
-    ):
-        curves.learning_curve(tmp_path / "curve.png", columns(3), title="catch", y="regret")
 
 
 def test_curve_leaves_the_global_state_of_matplotlib_alone(tmp_path):

@@ -7,14 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Environment, Reference, Step
+from discorl.envs.families import board
 from discorl.types import Array, Key
 from discorl.types.validation import Fields
-
-_BACKGROUND = (24, 26, 38)
-_GRID = (38, 42, 58)
-_PADDLE = (72, 169, 230)
-_BALL = (250, 180, 60)
-_LEAST_PIXELS = 160  # of the shorter side of a picture
 
 
 @jax.tree_util.register_dataclass
@@ -96,19 +91,7 @@ class Catch(Environment[CatchState]):
         return Reference(jnp.float32(random), jnp.float32(optimal))
 
     def render(self, state: CatchState) -> np.ndarray:
-        """A picture with a round ball and a flat paddle: [height, width, 3] uint8."""
-        cell = max(8, -(-_LEAST_PIXELS // min(self.rows, self.columns)))
-        picture = np.full((self.rows * cell, self.columns * cell, 3), _BACKGROUND, np.uint8)
-        picture[::cell] = _GRID
-        picture[:, ::cell] = _GRID
-
-        def paint(row: int, column: int, shape: np.ndarray, colour: tuple[int, int, int]) -> None:
-            top, left = row * cell, column * cell
-            picture[top : top + cell, left : left + cell][shape] = colour
-
-        offset = (np.arange(cell) + 0.5) / cell - 0.5
-        disc = np.hypot(offset[:, None], offset) < 0.36
-        bar = (offset[:, None] > 0) & (np.abs(offset) < 0.46)
-        paint(self.rows - 1, int(state.paddle), bar, _PADDLE)
-        paint(int(state.ball_row), int(state.ball_column), disc, _BALL)
-        return picture
+        """A frame with a round ball and a square paddle: [height, width, 3] uint8."""
+        paddle = (self.rows - 1) * self.columns + int(state.paddle)
+        ball = int(state.ball_row) * self.columns + int(state.ball_column)
+        return board.draw(self.rows, self.columns, [(paddle, board.AGENT)], [(ball, board.BALL)])

@@ -14,52 +14,33 @@ from discorl.runs.files import write_atomically
 from discorl.runs.metrics import RETURN, STEP, by_seed
 from discorl.runs.palette import Style
 from discorl.runs.panels import Panel
-from discorl.types import UserError
 
 _STYLE = palette.style(0)
 _COLOUR = _STYLE.colour
 _TEXT_COLOUR = "#333333"
-_WORDS = {STEP: "environment steps", RETURN: "return per episode"}  # for axes
 _MOST_NAMES = 14  # of environments in a legend
 _MOST_POINTS = 3000  # of the raw values; more turn into a blot
 
 
 def learning_curve(
-    path: str | os.PathLike[str],
-    metrics: Mapping[str, np.ndarray],
-    *,
-    title: str,
-    x: str = STEP,
-    y: str = RETURN,
-    window: int | None = None,
+    path: str | os.PathLike[str], metrics: Mapping[str, np.ndarray], *, title: str
 ) -> None:
-    """Draws one metric against another as a PNG.
+    """Draws the return per episode over environment steps as a PNG.
 
-    One seed is drawn as its running mean over the raw values, several as the mean of their running
-    means in the band from the lowest to the highest. The columns are those of `Run.metrics`; NaN in
-    `y` says that there is no value at that update. By default the running mean is taken over a
-    twentieth of all updates.
+    One seed is drawn as a running mean over a twentieth of all updates, with the raw values.
+    Several seeds are drawn as the mean of their running means, with a band from the lowest to the
+    highest. The columns are those of `Run.metrics`; NaN marks updates in which no episode ended.
     """
-    for name in ("update", x, y):
-        if metrics and name not in metrics:
-            raise UserError(f"the metrics have no column {name!r}; they have {sorted(metrics)}")
     figure = Figure(figsize=(7, 4), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _label(axes, title, x, y)
-    along, values = by_seed(metrics, x, y)
+    _label(axes, title, "environment steps", "return per episode")
+    along, values = by_seed(metrics, STEP, RETURN)
     if np.isfinite(values).any():
-        _draw(axes, along, values, window or max(1, values.shape[1] // 20))
+        _draw(axes, along, values)
         axes.legend(edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=9)
     else:
-        axes.text(
-            0.5,
-            0.5,
-            f"no {_WORDS.get(y, y)} yet",
-            transform=axes.transAxes,
-            ha="center",
-            va="center",
-        )
+        _note(axes, "no return per episode yet")
     write_atomically(path, lambda file: figure.savefig(file, format="png"))
 
 
@@ -85,7 +66,9 @@ def discovery_curve(
         if panel.table == "evaluation":
             _draw_scores(axes, evaluations)
         elif len(panel.columns) == 1:
-            _draw_single(axes, metrics, *panel.columns)
+            along, values = by_seed(metrics, "update", *panel.columns)
+            if np.isfinite(values).any():
+                _draw(axes, along, values, unit="meta-step")
         else:
             _draw_lines(axes, metrics, panel)
         _set_scale(axes, panel)
@@ -93,7 +76,7 @@ def discovery_curve(
     for axes in grid.flat:
         labels = axes.get_legend_handles_labels()[1]
         if not axes.has_data():
-            axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", va="center")
+            _note(axes, "nothing yet")
         elif labels and labels not in named:
             named.append(labels)
             legend = axes.legend(
@@ -112,14 +95,8 @@ def _draw_lines(axes: Axes, metrics: Mapping[str, np.ndarray], panel: Panel) -> 
     for i, (name, label) in enumerate(panel.columns.items()):
         along, values = by_seed(metrics, "update", name)
         if np.isfinite(values).any():
-            smooth = _running_mean(values, max(1, values.shape[1] // 20))[0]
+            smooth = _running_mean(values, _window(values))[0]
             _draw_line(axes, along, smooth, "_" if many else label, palette.style(i))
-
-
-def _draw_single(axes: Axes, metrics: Mapping[str, np.ndarray], name: str) -> None:
-    along, values = by_seed(metrics, "update", name)
-    if np.isfinite(values).any():
-        _draw(axes, along, values, max(1, values.shape[1] // 20), unit="meta-step")
 
 
 def _set_scale(axes: Axes, panel: Panel) -> None:
@@ -143,9 +120,8 @@ def _draw_scores(axes: Axes, evaluations: Mapping[str, np.ndarray]) -> None:
     axes.step(evaluations["update"], best, ":", where="post", color="#999999", label="best so far")
 
 
-def _draw(
-    axes: Axes, along: np.ndarray, values: np.ndarray, window: int, unit: str = "update"
-) -> None:
+def _draw(axes: Axes, along: np.ndarray, values: np.ndarray, unit: str = "update") -> None:
+    window = _window(values)
     smooth = _running_mean(values, window)
     # Means over next to nothing would start the line with a spike.
     smooth[:, : min(window, values.shape[1]) // 4] = np.nan
@@ -165,11 +141,7 @@ def _draw(
 
 
 def _draw_line(
-    axes: Axes,
-    along: np.ndarray,
-    values: np.ndarray,
-    label: str,
-    style: Style = _STYLE,
+    axes: Axes, along: np.ndarray, values: np.ndarray, label: str, style: Style = _STYLE
 ) -> None:
     known = np.isfinite(values)
     marker = "o" if known.sum() == 1 else None  # a line through one point is invisible
@@ -186,17 +158,17 @@ def _draw_line(
 def _draw_points(axes: Axes, along: np.ndarray, values: np.ndarray, label: str) -> None:
     known = np.flatnonzero(np.isfinite(values))
     known = known[:: -(-len(known) // _MOST_POINTS)]
-    size, faint = 8, 0.25
-    axes.scatter(
-        along[known],
-        values[known],
-        size,
-        color=_COLOUR,
-        alpha=faint,
-        linewidth=0,
-        zorder=1,
-        label=label,
-    )
+    x, y, size = along[known], values[known], 8
+    axes.scatter(x, y, size, color=_COLOUR, alpha=0.25, linewidth=0, zorder=1, label=label)
+
+
+def _window(values: np.ndarray) -> int:
+    """A twentieth of all updates."""
+    return max(1, values.shape[1] // 20)
+
+
+def _note(axes: Axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center")
 
 
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
@@ -224,8 +196,8 @@ def decorate(axes: Axes) -> None:
 
 def _label(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_title(title, loc="left", color=_TEXT_COLOUR, fontsize=12)
-    axes.set_xlabel(_WORDS.get(x, x), color=_TEXT_COLOUR)
-    axes.set_ylabel(_WORDS.get(y, y), color=_TEXT_COLOUR)
+    axes.set_xlabel(x, color=_TEXT_COLOUR)
+    axes.set_ylabel(y, color=_TEXT_COLOUR)
     # There are no parts of a step, so rather a single tick than fractions.
     locator = MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1)
     axes.xaxis.set_major_locator(locator)
