@@ -58,7 +58,8 @@ def test_a_missing_package_says_how_to_get_it():
     with pytest.raises(UserError) as error:
         suite.make("Pong")
     assert str(error.value) == (
-        'atari needs ale-py-that-is-not, which is not installed: pip install "discorl[atari]"'
+        "atari needs ale-py-that-is-not, which is not installed: "
+        f'pip install "discorl[atari]" jax=={jax.__version__}'
     )
 
 
@@ -333,10 +334,8 @@ def test_a_suite_may_have_a_default(capsys, monkeypatch):
     assert run(capsys, "games")[1] == "games:chess\ngames:go (the default: games)\n"
 
 
-def test_the_documentation_says_how_to_check_and_to_install():
+def test_the_documentation_says_how_to_install():
     text = (Path(__file__).parent.parent / "docs" / "how-to" / "environments.md").read_text()
-    (example,) = re.findall(r"```python\n((?:(?!```).)*conformance\.check.*?)```", text, re.DOTALL)
-    exec(example, {})
     for suite in SUITES.values():
         assert f"discorl[{suite.name}]" in text, suite.name
 

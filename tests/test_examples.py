@@ -39,7 +39,7 @@ def test_example_runs(name, monkeypatch, capsys):
 def test_the_environment_is_used_by_its_name_as_documented(tmp_path, monkeypatch, capsys):
     (tmp_path / "my_tasks.py").write_text((EXAMPLES / "own_environment.py").read_text())
     monkeypatch.chdir(tmp_path)
-    documented = (EXAMPLES.parent / "docs" / "how-to" / "environments.md").read_text()
+    documented = (EXAMPLES.parent / "docs" / "tutorial" / "own-environment.md").read_text()
     (command,) = re.findall(r"^discorl (envs check my_tasks:.*)$", documented, re.MULTILINE)
     with pytest.raises(SystemExit) as exit_:
         cli.main([*command.split(), "--steps", "20"])

@@ -1,14 +1,11 @@
 """Training and evaluation on the host, and the environment of the documentation."""
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
 from clocks import LIFE, LIMIT, TINY, Clock, Clocks
 
 import discorl
-from discorl.envs import conformance
 from discorl.rules.files import weights
 from discorl.runs.metrics import EPISODES, RETURN, STEP, TOTAL_LOSS, merge
 from discorl.training import make_trainer
@@ -149,14 +146,3 @@ def test_an_agent_learns_on_the_host():
 def test_several_seeds_are_refused():
     with pytest.raises(UserError, match=r"seeds is 2; expected 1.*one run for each seed"):
         discorl.train(**TINY | {"seeds": 2}, environment=Clocks())
-
-
-def test_the_documented_environment_trains():
-    text = (Path(__file__).parent.parent / "docs" / "how-to" / "environments.md").read_text()
-    section = text.split("## Your own on the host\n")[1]
-    code = section.split("```python\n")[1].split("```")[0]
-    assert "updates=200" in code
-    names = {}
-    exec(code.replace("updates=200", "updates=3"), names)
-    assert names["result"].finished
-    assert all(f.ok for f in conformance.check(names["Corridor"](), steps=60, count=2))

@@ -49,9 +49,11 @@ class Learner:
     """Binds a rule, a network and an optimiser into `init` and `update`, both pure.
 
     Example:
+        ```python
         learner = Learner(rule, network, optimizer, num_actions=3)
         state = learner.init(key, observation, lifetime)  # an observation without batch axes
         state, metrics = jax.jit(learner.update)(state, eta, trajectory)
+        ```
     """
 
     rule: Rule

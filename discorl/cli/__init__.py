@@ -20,7 +20,7 @@ COMMANDS = {
     "train": ("discorl.cli.train", "Train agents on an environment with a rule."),
     "evaluate": ("discorl.cli.evaluate", "Play the agents of a training run."),
     "discover": ("discorl.cli.discover", "Discover a rule with a population of agents."),
-    "compare": ("discorl.cli.compare", "Train several rules and tell which is better."),
+    "compare": ("discorl.cli.compare", "Train several rules and compare them."),
     "envs": ("discorl.cli.envs", "List, show and check environments."),
     "inspect": ("discorl.cli.inspect", "Look inside a rule: what it reads and what it does."),
     "report": ("discorl.cli.report", "Make a page of runs or of a comparison."),

@@ -3,11 +3,13 @@
 import argparse
 import dataclasses
 import functools
+import inspect
 import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin
 
 import tyro
 
@@ -17,6 +19,36 @@ RUNS = Path("runs")
 
 Arguments = TypeVar("Arguments")
 Made = TypeVar("Made")
+
+# For options whose help says in words what happens without them.
+UNSET: Any = tyro.conf.arg(help_behavior_hint="")
+JSON_HINT = "With --json, the result is printed for programs."
+
+_registry = tyro.constructors.ConstructorRegistry()
+
+
+@_registry.primitive_rule
+def _optional(
+    info: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec | None:
+    """Shows an option that may be left out by its type: `PATH` and not `{None}|PATH`."""
+    kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
+    if len(kinds) != 1 or len(get_args(info.type)) != 2:
+        return None
+    several = get_origin(kinds[0]) is tuple
+    kind = get_args(kinds[0])[0] if several else kinds[0]
+    if kind not in (str, int, float, Path):
+        return None
+    name = kind.__name__.upper()
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs="*" if several else 1,
+        metavar=f"[{name} [{name} ...]]" if several else name,
+        instance_from_str=lambda words: tuple(map(kind, words)) if several else kind(words[0]),
+        is_instance=lambda value: value is None or isinstance(value, tuple if several else kind),
+        str_from_instance=lambda value: (
+            ["none"] if value is None else list(map(str, value)) if several else [str(value)]
+        ),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +69,22 @@ def command(function: Callable[..., Result]) -> Command:
 
     @functools.wraps(function)
     def run(arguments: list[str], program: str) -> Result:
-        return tyro.cli(function, prog=program, args=arguments)
+        return call(function, arguments, program)
 
     return run
+
+
+def call(function: Callable[..., Result], arguments: list[str], program: str) -> Result:
+    """Calls a function with what the arguments say."""
+    about = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
+    return tyro.cli(
+        function,
+        prog=program,
+        description=f"{about}\n\n{JSON_HINT}",
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+        registry=_registry,
+    )
 
 
 # --- commands that make runs ----------------------------------------------------------------------
@@ -62,10 +107,11 @@ def parse(
     return tyro.cli(
         kind,
         prog=program,
-        description=about,
+        description=f"{about}\n\n{JSON_HINT}",
         default=default,
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.SuppressFixed),
+        registry=_registry,
     )
 
 

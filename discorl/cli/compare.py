@@ -4,9 +4,15 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
-from discorl.cli.commands import Command, Result, free_directory, refuse_other_settings, result_of
+from discorl.cli.commands import (
+    UNSET,
+    Command,
+    Result,
+    call,
+    free_directory,
+    refuse_other_settings,
+    result_of,
+)
 from discorl.cli.tables import table, width
 from discorl.comparison import Results, compare, configure_comparison, costs
 from discorl.comparison.config import Tuning
@@ -18,44 +24,43 @@ _WIDE = 110  # columns from which on intervals stand beside what they are of, no
 
 
 def compare_command(arguments: list[str], program: str) -> Result:
-    """Train several rules in several environments and compare them."""
+    """Train several rules on several environments and compare them."""
 
     def run(
-        rules: tuple[str, ...] | None = None,
-        more_rules: tuple[str, ...] | None = None,
-        envs: tuple[str, ...] | None = None,
-        suite: str | None = None,
-        steps: int | None = None,
-        seeds: int | None = None,
-        seed: int | None = None,
-        seeds_at_once: int | None = None,
-        learning_rates: tuple[float, ...] | None = None,
-        tune: Tuning | None = None,
-        sweep_seeds: int | None = None,
+        rules: Annotated[tuple[str, ...] | None, UNSET] = None,
+        more_rules: Annotated[tuple[str, ...] | None, UNSET] = None,
+        envs: Annotated[tuple[str, ...] | None, UNSET] = None,
+        suite: Annotated[str | None, UNSET] = None,
+        steps: Annotated[int | None, UNSET] = None,
+        seeds: Annotated[int | None, UNSET] = None,
+        seed: Annotated[int | None, UNSET] = None,
+        seeds_at_once: Annotated[int | None, UNSET] = None,
+        learning_rates: Annotated[tuple[float, ...] | None, UNSET] = None,
+        tune: Annotated[Tuning | None, UNSET] = None,
+        sweep_seeds: Annotated[int | None, UNSET] = None,
         keep_checkpoints: bool = False,
-        out: Path | None = None,
-        resume: Path | None = None,
-        accept_changes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+        out: Annotated[Path | None, UNSET] = None,
+        resume: Annotated[Path | None, UNSET] = None,
+        accept_changes: bool = False,
     ) -> Result:
-        """Train several rules in several environments and compare them.
+        """Train several rules on several environments and compare them.
 
         Args:
-            rules: rules to compare: names, optionally with settings, or npz files; one that the
-                suite has too is compared as the suite has it.
-            more_rules: rules to compare beside those of the suite.
-            envs: environments to compare in; likewise.
-            suite: name of a suite, or a TOML file; the other options override what it says.
-            steps: environment steps that every agent may take.
-            seeds: agents that each rule trains in each environment.
-            seed: seed of the first of them.
-            seeds_at_once: how many of them train in one program; 0 for all.
-            learning_rates: learning rates that each rule chooses from, on seeds of its own; one is
-                taken as it is, none is that of the rule's recipe. The suite's rules have these
-                then, whatever they had.
-            tune: choose a learning rate for the whole suite, or for each environment.
+            rules: rules to compare: names, optionally with settings, or npz files. A rule that the
+                suite has, too, is compared as the suite has it. By default the suite's rules.
+            more_rules: rules to compare in addition to those of the suite.
+            envs: environments to compare on; by default the suite's.
+            suite: name of a suite, or a TOML file; the other options override it.
+            steps: environment steps of every agent; by default the suite's.
+            seeds: agents that each rule trains on each environment; by default the suite's.
+            seed: seed of the first of them; by default the suite's.
+            seeds_at_once: how many of them train in one program; 0: all.
+            learning_rates: candidate learning rates, tuned on seeds that do not count. A single
+                one is used as it is; without any, each rule uses the suite's or its recipe's.
+            tune: choose one learning rate for the whole suite, or one for each environment.
             sweep_seeds: agents that each learning rate is tried with.
             keep_checkpoints: keep the trained agents.
-            out: directory to make; by default a new one in `runs`.
+            out: directory to create; by default a new one in `runs`.
             resume: directory of a comparison to continue, with its own settings.
             accept_changes: with --resume: continue even though files were changed since it stopped.
         """
@@ -82,7 +87,7 @@ def compare_command(arguments: list[str], program: str) -> Result:
         folder = out or free_directory(f"compare-{config.name}")
         return _result(result_of(compare, config, out=folder, tell=_tell))
 
-    return tyro.cli(run, prog=program, args=arguments)
+    return call(run, arguments, program)
 
 
 def _tell(line: str) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from discorl.cli.commands import (
+    UNSET,
     Command,
     Result,
     free_directory,
@@ -38,12 +39,12 @@ class _Arguments(DiscoverConfig):
     evaluate_on: tuple[str, ...] = ()  # type: ignore[assignment]
     """Environments of the evaluation, such as members held out of a family
     (`grid:seed=1,split=held_out`)."""
-    out: Path | None = None
+    out: Annotated[Path | None, UNSET] = None
     """Run directory to make; by default a new one in `runs`."""
-    config: Path | None = None
+    config: Annotated[Path | None, UNSET] = None
     """TOML file with settings by flat or nested names, such as a population whose agents differ, or
     an earlier run (its directory or its config.json); options override it."""
-    resume: Path | None = None
+    resume: Annotated[Path | None, UNSET] = None
     """Run directory to continue, with its own settings."""
     accept_changes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """With --resume: continue even though files of the run were changed since it stopped."""

@@ -2,12 +2,12 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
 from discorl import envs
-from discorl.cli.commands import Command, Result, command
+from discorl.cli.commands import UNSET, Command, Result, command
 from discorl.cli.tables import table
 from discorl.envs import references, suites
 from discorl.envs.families import REGISTRY as FAMILIES
@@ -17,12 +17,13 @@ from discorl.types.findings import describe, raised
 MOST_STEPS = 1_000_000  # of a check, which keeps them all
 
 
-def show(name: tyro.conf.Positional[str | None] = None) -> Result:
+def show(name: tyro.conf.Positional[Annotated[str | None, UNSET]] = None) -> Result:
     """List all environments, the items of a suite, or what one environment is like.
 
     Args:
-        name: nothing, for all; a suite such as `gymnax`, for its items; or an environment such as
-            `gymnax:Breakout-MinAtar`, for its observations, actions and reference scores.
+        name: a suite such as `gymnax`, for its items; or an environment such as
+            `gymnax:Breakout-MinAtar`, for its observations, actions and reference scores. Without
+            it, all environments are listed.
     """
     if name is None:
         return _all()

@@ -1,11 +1,11 @@
 """The command `discorl evaluate`."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
-from discorl.cli.commands import Command, Result, command
+from discorl.cli.commands import UNSET, Command, Result, command
 from discorl.envs import references
 from discorl.training.evaluation import Evaluation, evaluate
 
@@ -15,9 +15,9 @@ def evaluate_command(
     episodes: int = 100,
     seed: int = 0,
     greedy: bool = False,
-    gif: Path | None = None,
+    gif: Annotated[Path | None, UNSET] = None,
     no_gif: bool = False,
-    max_steps: int | None = None,
+    max_steps: Annotated[int | None, UNSET] = None,
 ) -> Result:
     """Play the agents of a training run: mean return and score, and a GIF of an episode.
 
@@ -25,10 +25,11 @@ def evaluate_command(
         run: the run directory.
         episodes: episodes that each agent plays.
         seed: seed of the episodes.
-        greedy: take the likeliest action instead of a sample from the policy.
+        greedy: take the most likely action instead of sampling from the policy.
         gif: where to write the GIF; by default `episode.gif` in the run directory.
         no_gif: write no GIF.
-        max_steps: steps after which an episode without an end is counted as it stands.
+        max_steps: stop longer episodes and count their return so far; by default the
+            environment's own limit.
     """
     film = None if no_gif else gif or run / "episode.gif"
     evaluation = evaluate(

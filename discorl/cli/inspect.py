@@ -1,33 +1,34 @@
 """The command `discorl inspect`."""
 
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from discorl.cli.commands import Command, Result, command, free_directory
+from discorl.cli.commands import UNSET, Command, Result, command, free_directory
 from discorl.reports import inspection
 from discorl.reports.inspection.subject import label_of
 
 
 def inspect_command(
     rule_or_run: tyro.conf.Positional[str],
-    env: str | None = None,
-    out: Path | None = None,
-    only: tuple[str, ...] = (),
+    env: Annotated[str | None, UNSET] = None,
+    out: Annotated[Path | None, UNSET] = None,
+    only: Annotated[tuple[str, ...], UNSET] = (),
     beside: tuple[str, ...] = inspection.BESIDE,
     seeds: int = 3,
-    preset: str | None = None,
-    updates: int | None = None,
+    preset: Annotated[str | None, UNSET] = None,
+    updates: Annotated[int | None, UNSET] = None,
 ) -> Result:
     """Look inside a rule: figures, the numbers behind them, and a page.
 
     Args:
         rule_or_run: a rule, by name or npz file, with which agents are trained first; or the
             directory of a training run.
-        env: environment to train in, written in JAX; by default Catch.
+        env: environment to train on, written in JAX; by default Catch.
         out: folder to write to; by default a new one in `runs`, or `inspection` in the run.
-        only: analyses to make; by default all.
-        beside: rules to draw in the same pictures.
+        only: analyses to run; by default all.
+        beside: rules to draw in the same figures.
         seeds: agents to train.
         preset: preset of the training; by default the environment's, or `small`.
         updates: updates of each agent; by default as many as the preset says.

@@ -1,10 +1,11 @@
 """The command `discorl report`."""
 
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from discorl.cli.commands import Command, Result, command
+from discorl.cli.commands import UNSET, Command, Result, command
 from discorl.comparison import load
 from discorl.comparison.runner import KIND
 from discorl.reports import comparison
@@ -13,11 +14,13 @@ from discorl.runs import Run
 from discorl.types import UserError
 
 
-def report_command(runs: tyro.conf.Positional[tuple[Path, ...]], out: Path | None = None) -> Result:
-    """Make a page of training runs, discovery runs or a comparison, to read without network.
+def report_command(
+    runs: tyro.conf.Positional[tuple[Path, ...]], out: Annotated[Path | None, UNSET] = None
+) -> Result:
+    """Make a self-contained HTML page of training runs, discovery runs or a comparison.
 
     Args:
-        runs: run directories, which are shown side by side; or the directory of one comparison.
+        runs: run directories, shown side by side; or the directory of one comparison.
         out: folder to write to; by default `report` in the first of the directories.
     """
     if not runs:

@@ -3,12 +3,12 @@
 import inspect
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
 from discorl import rules
-from discorl.cli.commands import Command, Result, command
+from discorl.cli.commands import UNSET, Command, Result, command
 from discorl.cli.tables import table
 from discorl.rules import REGISTRY, Rule, conformance, registry
 from discorl.rules.files import hub, library, trees, weights
@@ -16,8 +16,8 @@ from discorl.runs import npz
 from discorl.types import UserError, imports, validation
 
 
-def list_rules(rules_path: Path | None = None) -> Result:
-    """List the rules to train with and to discover with.
+def list_rules(rules_path: Annotated[Path | None, UNSET] = None) -> Result:
+    """List the rules for training and discovery.
 
     Args:
         rules_path: a folder or file to look in first.
@@ -45,7 +45,9 @@ def _description(entry: library.Entry) -> str:
     return f"Discovered by discorl on {families}; {found['meta_steps']} meta-steps."
 
 
-def show(rule: tyro.conf.Positional[str], rules_path: Path | None = None) -> Result:
+def show(
+    rule: tyro.conf.Positional[str], rules_path: Annotated[Path | None, UNSET] = None
+) -> Result:
     """Show what a rule is: its origin and sizes.
 
     Args:
@@ -77,13 +79,15 @@ def show(rule: tyro.conf.Positional[str], rules_path: Path | None = None) -> Res
     return Result({**head, "sizes": sizes, "metadata": archive.metadata}, text)
 
 
-def check(rule: tyro.conf.Positional[str], rules_path: Path | None = None, seed: int = 0) -> Result:
+def check(
+    rule: tyro.conf.Positional[str], rules_path: Annotated[Path | None, UNSET] = None, seed: int = 0
+) -> Result:
     """Check that a rule keeps its contract.
 
     Args:
         rule: the rule, such as `ppo`, `package.module:MyRule` or a rule file.
         rules_path: a folder or file to look in first.
-        seed: of the made-up experience that it is asked about.
+        seed: seed of the synthetic experience.
     """
     validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
     findings = conformance.check(*rules.load(rule, rules_path=rules_path), seed=seed)
@@ -94,12 +98,14 @@ def check(rule: tyro.conf.Positional[str], rules_path: Path | None = None, seed:
     return Result(data, f"{table(rows)}\n{verdict}", ok)
 
 
-def fetch(name: tyro.conf.Positional[str] = "disco103", address: str | None = None) -> Result:
+def fetch(
+    name: tyro.conf.Positional[str] = "disco103", address: Annotated[str | None, UNSET] = None
+) -> Result:
     """Download a published rule into the user's cache folder.
 
     Args:
         name: the rule to download.
-        address: where to download it from instead of its source; the hash must be the same.
+        address: download it from here instead; the SHA-256 must match.
     """
     path = library.fetch(name, address, _report_progress if sys.stderr.isatty() else None)
     return Result({"name": name, "path": str(path)}, f"{name} is at {path}")
@@ -110,11 +116,11 @@ def import_file(file: tyro.conf.Positional[Path], name: str, force: bool = False
 
     Args:
         file: the rule file, in the published naming.
-        name: the name to find it by from now on.
-        force: replace a different rule of that name.
+        name: the name to use it by.
+        force: replace another rule of that name.
     """
     if name in REGISTRY:
-        raise UserError(f"name {name!r} is that of a rule of discorl's own: choose another name")
+        raise UserError(f"name {name!r} is taken by a built-in rule: choose another name")
     path = library.install(file, name, force)
     return Result({"name": name, "path": str(path)}, f"{name} is at {path}")
 
@@ -123,14 +129,14 @@ def export(
     rule: tyro.conf.Positional[str],
     file: tyro.conf.Positional[Path],
     bare: bool = False,
-    rules_path: Path | None = None,
+    rules_path: Annotated[Path | None, UNSET] = None,
 ) -> Result:
-    """Write a learned rule to a file; one of the Disco kind is in the published naming.
+    """Write a learned rule to a file; Disco rules use the published names.
 
     Args:
         rule: name of a rule, or path of a rule file.
         file: the file to write; one that exists is replaced.
-        bare: leave the metadata out, so that the file holds the published arrays alone.
+        bare: write the arrays only, without metadata.
         rules_path: a folder or file to look in first.
     """
     archive = library.read(library.find(rule, rules_path))
@@ -149,7 +155,7 @@ def push(
     rule: tyro.conf.Positional[str],
     address: tyro.conf.Positional[str],
     private: bool = False,
-    rules_path: Path | None = None,
+    rules_path: Annotated[Path | None, UNSET] = None,
 ) -> Result:
     """Upload a learned rule and a card to the Hugging Face Hub.
 
@@ -175,7 +181,7 @@ def pull(
         address: `hf:USER/REPOSITORY`.
         name: the name to find it by from now on; by default that of the repository.
         revision: branch, tag or commit.
-        force: replace a different rule of that name.
+        force: replace another rule of that name.
     """
     return import_file(hub.pull(address, revision), name or address.rpartition("/")[2], force)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from discorl.cli.commands import (
+    UNSET,
     Command,
     Result,
     free_directory,
@@ -27,23 +28,25 @@ from discorl.training.presets import small_preset
 class _Arguments(TrainConfig):
     """Settings of a run, and where it is kept."""
 
-    out: Path | None = None
+    out: Annotated[Path | None, UNSET] = None
     """Run directory to make; by default a new one in `runs`."""
-    config: Path | None = None
+    config: Annotated[Path | None, UNSET] = None
     """TOML file with settings by flat or nested names, or an earlier run (its directory or its
     config.json); options override it."""
-    resume: Path | None = None
+    resume: Annotated[Path | None, UNSET] = None
     """Run directory to continue, with its own settings."""
     accept_changes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """With --resume: continue even though files of the run were changed since it stopped."""
-    start: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    start: Annotated[Path | None, tyro.conf.arg(name="from", help_behavior_hint="")] = None
     """Run directory whose network parameters the new run starts from; optimiser and replay start
     fresh."""
-    steps: Annotated[int | None, tyro.conf.arg(aliases=["--total-timesteps"])] = None
-    """Budget in environment steps, in place of --updates."""
+    steps: Annotated[
+        int | None, tyro.conf.arg(aliases=["--total-timesteps"], help_behavior_hint="")
+    ] = None
+    """Budget in environment steps, instead of --updates."""
 
     updates: int = 1000
-    """How many updates to make; by default as many as the preset's environment steps allow."""
+    """Number of updates; by default as many as the preset's environment steps allow."""
 
     def __post_init__(self) -> None:
         """Checks nothing: `configure` does."""

@@ -2,20 +2,23 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from discorl.cli.commands import Command, Result, command
+from discorl.cli.commands import UNSET, Command, Result, command
 from discorl.cli.tables import table
 from discorl.verification import Check, verify
 
 
-def verify_command(directory: tyro.conf.Positional[Path], rule: str | None = None) -> Result:
+def verify_command(
+    directory: tyro.conf.Positional[Path], rule: Annotated[str | None, UNSET] = None
+) -> Result:
     """Recompute the golden cases in a directory, in float64 and in float32.
 
     Args:
-        directory: where the cases are; directories below it are searched too.
-        rule: rule of cases without a `meta_network.npz` beside them: a name or a file.
+        directory: where the cases are; subdirectories are searched, too.
+        rule: rule of cases that come without a `meta_network.npz`: a name or a file.
     """
     checks = verify(directory, rule)
     wrong = [check for check in checks if not check.ok]

@@ -68,8 +68,10 @@ def compare(
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once the cell under way is saved.
 
     Example:
+        ```python
         results = discorl.compare(rules=["ppo", "disco103"], suite="laptop", out="runs/laptop")
         print(results.aggregates["ppo"]["iqm"])
+        ```
     """
     given = suite is not None or bool(settings)
     if (config is not None) + (resume is not None) + given != 1:

@@ -119,10 +119,12 @@ class Lives:
     """Trains agents from scratch in members of one family.
 
     Example:
+        ```python
         lives = Lives(family, AgentConfig(), rule, size=32)
         tasks = lives.tasks(jax.random.split(task_key, 100), "train")
         keys = jax.random.split(life_key, 100)
         record = lives.run(lives.repeat(eta, 100), tasks, keys, 1e-2, updates=300)
+        ```
     """
 
     def __init__(

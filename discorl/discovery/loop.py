@@ -88,8 +88,10 @@ def discover(
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once the run is saved.
 
     Example:
+        ```python
         result = discorl.discover(preset="laptop", meta_steps=500, out="runs/mine")
         discorl.train(rule="runs/mine/best.npz", env="catch")
+        ```
     """
     own_rule = None if isinstance(rule, str) else rule
     if isinstance(rule, str):

@@ -21,6 +21,7 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any, Literal
 
 from discorl.types import UserError, imports, specs
@@ -52,8 +53,11 @@ class Suite:
 
     @property
     def install(self) -> str:
-        """The command that installs the suite."""
-        return f'pip install "discorl[{self.name}]"'
+        """The command that installs the suite and keeps the version of JAX.
+
+        With another version, a seed would give other numbers.
+        """
+        return f'pip install "discorl[{self.name}]" jax=={metadata.version("jax")}'
 
     def adapter(self) -> Any:
         """The adapter: a module, or the object that an entry point names."""

@@ -53,8 +53,10 @@ def load_agent(
         rule: the rule, likewise.
 
     Example:
+        ```python
         policy = discorl.load_agent("runs/ppo")
         action, state = policy(observation, policy.init())
+        ```
     """
     compilation.enable_cache()
     trainer, _, params = load_params(run, environment, network, rule)

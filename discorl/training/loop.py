@@ -84,8 +84,10 @@ def train(
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once the run is saved.
 
     Example:
+        ```python
         result = discorl.train(rule="ppo", env="catch", seed=1, out="runs/ppo")
         print(result.recent_return())
+        ```
     """
     own_rule = None if isinstance(rule, str) else rule
     if isinstance(rule, str):

@@ -32,10 +32,12 @@ class Policy:
     called inside `jax.jit`, `jax.vmap` and `jax.lax.scan`.
 
     Example:
+        ```python
         policy = discorl.load_agent("runs/ppo")
         state = policy.init()  # at the start of every episode
         action, state = policy(observation, state)  # the most likely action
         action, state = policy(observation, state, key)  # a sample
+        ```
     """
 
     learner: Learner

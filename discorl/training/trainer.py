@@ -34,10 +34,12 @@ class Trainer(abc.ABC):
     a leading axis, [seeds, ...].
 
     Example:
+        ```python
         with discorl.make_trainer(discorl.configure(env="catch")) as trainer:
             state = trainer.init()
             state, metrics, count = trainer.run(state, 100)
             episodes = trainer.play(state.learner.params, jax.random.key(0), episodes=10)
+        ```
     """
 
     config: TrainConfig

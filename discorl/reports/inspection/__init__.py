@@ -138,8 +138,10 @@ def inspect(
         UserError: a name is unknown, the environment is on the host, or the run has no agent yet.
 
     Example:
+        ```python
         found = discorl.inspect("disco103", "catch", out="inside", only=["response"])
         print(found.page, found.outcomes["response"].facts)
+        ```
     """
     specs.require_known("analysis", only, ANALYSES)
     compilation.enable_cache()
