@@ -124,7 +124,7 @@ def sharing_programs():
     populations = functools.cache(lambda config, rule: Population(config, rule))
     scorings = {}
 
-    def population(config, rule):
+    def population(config, rule, costs=()):
         unseen = {"evaluate_on": ("catch",), "evaluate_updates": 1, "evaluate_seeds": 1}
         return populations(dataclasses.replace(plain(config), **unseen), rule)
 

@@ -50,13 +50,13 @@ def population(shared_programs):
 
 
 def at(state, agent):
-    return jax.tree.map(lambda x: x[agent], state.groups[0])
+    return jax.tree.map(lambda x: x[agent], state.blocks[0])
 
 
 def test_an_agent_at_the_end_of_its_budget_begins_anew(population):
     def budgets(state, *values):
-        group = dataclasses.replace(state.groups[0], budget=jnp.array(values, jnp.int32))
-        return dataclasses.replace(state, groups=(group,))
+        group = dataclasses.replace(state.blocks[0], budget=jnp.array(values, jnp.int32))
+        return dataclasses.replace(state, blocks=(group,))
 
     def two_steps(first):
         state = population.init(ETA, jax.random.key(0))
@@ -91,7 +91,7 @@ def test_an_agent_at_the_end_of_its_budget_begins_anew(population):
 def one_poisoned(population, part):
     """The second agent of a population with a NaN in its learner or its meta-value function."""
     state = population.init(ETA, jax.random.key(0))
-    agents = [jax.tree.map(lambda x, i=i: x[i], state.groups[0]) for i in range(2)]
+    agents = [jax.tree.map(lambda x, i=i: x[i], state.blocks[0]) for i in range(2)]
     if part == "learner":
         learner = agents[1].training.learner
         learner = dataclasses.replace(learner, params=poisoned(learner.params))
@@ -102,7 +102,7 @@ def one_poisoned(population, part):
     agents[1] = dataclasses.replace(agents[1], budget=jnp.int32(10**6), **changed)
     agents[0] = dataclasses.replace(agents[0], budget=jnp.int32(10**6))
     group = jax.tree.map(lambda *leaves: jnp.stack(leaves), *agents)
-    return dataclasses.replace(state, groups=(group,))
+    return dataclasses.replace(state, blocks=(group,))
 
 
 @pytest.mark.parametrize("part", ["learner", "meta_value"])
@@ -111,7 +111,7 @@ def test_an_agent_whose_parameters_are_no_numbers_begins_anew(population, part):
     assert by_agent["life/finite"].tolist() == [True, False]
     assert by_agent["meta/dropped"].tolist() == [0, 1]
     assert int(whole["meta/kept"]) == 1
-    assert state.groups[0].lives.tolist() == [0, 1]
+    assert state.blocks[0].lives.tolist() == [0, 1]
     state, whole, by_agent = population.meta_step(state)
     assert by_agent["life/finite"].tolist() == [True, True]
     assert by_agent["meta/dropped"].tolist() == [0, 1]

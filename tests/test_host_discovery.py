@@ -170,7 +170,7 @@ def window_by_hand(group, agent, number):
 
 def test_a_meta_step_on_the_host_is_acting_and_learning_in_turns(population):
     group = population.groups[1]
-    state = population.init(ETA, jax.random.key(0)).groups[1]
+    state = population.init(ETA, jax.random.key(0)).blocks[1]
     gradients, lived, metrics = group.meta_step(ETA, state)
     group.close()
     by_agent = [jax.tree.map(lambda x, i=i: np.asarray(x)[i], gradients) for i in range(2)]
@@ -212,12 +212,12 @@ def test_a_new_life_on_the_host_begins_in_new_environments(population):
     before = numbers(state)
     state = population.restart(state, [3])
     assert Lever.open == COUNT + JUDGED
-    old, new = before.groups[1][1], numbers(state).groups[1][1]
+    old, new = before.blocks[1][1], numbers(state).blocks[1][1]
     assert (int(old.lives), int(new.lives)) == (0, 1)
     assert (int(new.training.steps), int(new.training.replay.size)) == (0, 0)
     assert int(new.training.learner.updates) == 0
-    assert_same(state.groups[1][0], before.groups[1][0])
-    assert_same((state.eta, state.groups[0]), (before.eta, before.groups[0]))
+    assert_same(state.blocks[1][0], before.blocks[1][0])
+    assert_same((state.eta, state.blocks[0]), (before.eta, before.blocks[0]))
     _, _, by_agent = population.meta_step(state)
     assert Lever.open == 2 * (COUNT + JUDGED)
     assert by_agent["life/number"].tolist() == [0, 0, 0, 1]
@@ -227,13 +227,13 @@ def test_a_new_life_on_the_host_begins_in_new_environments(population):
 @pytest.mark.long
 def test_an_agent_on_the_host_whose_parameters_are_no_numbers_begins_anew(population):
     state = population.init(ETA, jax.random.key(0))
-    agent = state.groups[1][1]
+    agent = state.blocks[1][1]
     learner = agent.training.learner
     learner = dataclasses.replace(learner, params=poisoned(learner.params))
     agent = dataclasses.replace(
         agent, training=dataclasses.replace(agent.training, learner=learner)
     )
-    state = dataclasses.replace(state, groups=(state.groups[0], (state.groups[1][0], agent)))
+    state = dataclasses.replace(state, blocks=(state.blocks[0], (state.blocks[1][0], agent)))
     state, whole, by_agent = population.meta_step(state)
     assert by_agent["life/finite"].tolist() == [True, True, True, False]
     assert by_agent["meta/dropped"].tolist() == [0, 0, 0, 1]

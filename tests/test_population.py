@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from discoveries import CONFIG, ETA, RULE, assert_same
+from discoveries import CONFIG, ETA, assert_same
 
+from discorl.discovery import blocks
 from discorl.discovery.agents import draw_lifetime
-from discorl.discovery.population import Population
+from discorl.discovery.combination import Combination
 from discorl.discovery.scoring import Score, _last_return
 from discorl.runs.metrics import EPISODES, RETURN
 
@@ -38,11 +39,17 @@ def some_gradients(rng, scales=(1.0, 1e-3)):
 
 def adams(config=CONFIG):
     """How a population's meta-gradients move the rule, and what that starts with."""
-    population = Population(config, RULE)
-    optimizer = population._adam.init(ETA)
-    if config.per_agent_adam:
-        optimizer = jax.tree.map(lambda x: jnp.stack([x, x]), optimizer)
-    return jax.jit(population.combine), optimizer, jnp.zeros(2, jnp.int32)
+    (block,) = blocks.split([2], 0)
+    devices = jax.devices()[:1]
+    combination = Combination(config, blocks.OrderedSum([block], devices, devices))
+
+    def combine(eta, optimizers, dropped, gradients):
+        eta, optimizers, whole, norms = combination(
+            eta, jax.tree.map(jnp.copy, optimizers), {0: gradients}
+        )
+        return eta, optimizers, dropped + ~combination.is_kept(norms[0]), whole, norms[0]
+
+    return combine, combination.init(ETA, [2]), jnp.zeros(2, jnp.int32)
 
 
 @pytest.mark.parametrize("per_agent", [True, False])

@@ -96,7 +96,7 @@ population_of = functools.cache(lambda config: Population(config, RULE))
 
 
 def newborn(config):
-    return population_of(config).init(ETA, jax.random.key(0)).groups[0]
+    return population_of(config).init(ETA, jax.random.key(0)).blocks[0]
 
 
 def meta_step(config, eta, state):
@@ -334,7 +334,7 @@ def host_by_hand(group, agent):
 
 def test_a_meta_step_on_the_host_with_stacks_and_a_stride():
     population = population_of(HOST)
-    (group,), (agent,) = population.groups, population.init(ETA, jax.random.key(0)).groups[0]
+    (group,), (agent,) = population.groups, population.init(ETA, jax.random.key(0)).blocks[0]
     gradients, (lived,), metrics = group.meta_step(ETA, (agent,))
     group.close()
     gradient, expected, replay, updates, episodes = host_by_hand(group, agent)

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": ("discorl.cli.train", "Train agents on an environment with a rule."),
     "evaluate": ("discorl.cli.evaluate", "Play the agents of a training run."),
     "discover": ("discorl.cli.discover", "Discover a rule with a population of agents."),
+    "launch": ("discorl.cli.launch", "Discover in several processes on this machine."),
     "compare": ("discorl.cli.compare", "Train several rules and compare them."),
     "envs": ("discorl.cli.envs", "List, show and check environments."),
     "inspect": ("discorl.cli.inspect", "Look inside a rule: what it reads and what it does."),
@@ -108,7 +109,8 @@ def _run(arguments: list[str]) -> int:
     _refuse_empty(rest, program)
     with _output_kept(as_json and not set(rest) & set(_HELP)):
         result = _call(function, rest, program)
-    print(json.dumps(_plain(result.data), indent=2) if as_json else result.text, flush=True)
+    if not result.silent:
+        print(json.dumps(_plain(result.data), indent=2) if as_json else result.text, flush=True)
     return 0 if result.ok else 1
 
 

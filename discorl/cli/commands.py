@@ -58,6 +58,7 @@ class Result:
     data: dict[str, Any]  # printed with --json
     text: str = ""  # printed otherwise
     ok: bool = True  # False: the command exits with status 1
+    silent: bool = False  # whether another process prints the same
 
 
 # Takes the arguments after the command's name, and the program's name for messages.
@@ -125,10 +126,14 @@ def peek(arguments: list[str], program: str, *names: str) -> dict[str, str]:
     return vars(_split(arguments, program, *names)[0])
 
 
-def refuse_other_settings(resume: Path, arguments: list[str], program: str) -> None:
-    """Raises a `UserError` if a setting is given besides `--resume`, even a default."""
-    _, others = _split(arguments, program, "resume")
-    others = [argument for argument in others if argument != "--accept-changes"]
+def refuse_other_settings(resume: Path, arguments: list[str], program: str, *accepted: str) -> None:
+    """Raises a `UserError` if a setting is given besides `--resume`, even a default.
+
+    Options that are `accepted` say where a run goes on, not how.
+    """
+    _, others = _split(arguments, program, "resume", *accepted)
+    flags = ("--accept-changes", "--distributed")
+    others = [argument for argument in others if argument not in flags]
     if others:
         raise UserError(
             f"--resume continues with the run's own settings and takes no others, got "

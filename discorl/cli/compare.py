@@ -42,6 +42,7 @@ def compare_command(arguments: list[str], program: str) -> Result:
         out: Annotated[Path | None, UNSET] = None,
         resume: Annotated[Path | None, UNSET] = None,
         accept_changes: bool = False,
+        executor: Annotated[str | None, UNSET] = None,
     ) -> Result:
         """Train several rules on several environments and compare them.
 
@@ -63,11 +64,13 @@ def compare_command(arguments: list[str], program: str) -> Result:
             out: directory to create; by default a new one in `runs`.
             resume: directory of a comparison to continue, with its own settings.
             accept_changes: with --resume: continue even though files were changed since it stopped.
+            executor: where cells run: `processes:4`, `dask:tcp://HOST:PORT` or
+                `slurm:partition=NAME`; by default one after the other in this process.
         """
         if resume is not None:
-            refuse_other_settings(resume, arguments, program)
+            refuse_other_settings(resume, arguments, program, "executor")
             options: dict[str, Any] = {"accept_changes": accept_changes, "tell": _tell}
-            return _result(result_of(compare, resume=resume, **options))
+            return _result(result_of(compare, resume=resume, executor=executor, **options))
         config = configure_comparison(
             suite,
             rules=rules,
@@ -85,7 +88,7 @@ def compare_command(arguments: list[str], program: str) -> Result:
         if config.about:
             _tell(config.about)
         folder = out or free_directory(f"compare-{config.name}")
-        return _result(result_of(compare, config, out=folder, tell=_tell))
+        return _result(result_of(compare, config, out=folder, tell=_tell, executor=executor))
 
     return call(run, arguments, program)
 

@@ -25,7 +25,12 @@ from discorl.discovery import (
     configure_discovery,
     discover,
 )
+from discorl.runs import processes
 from discorl.runs.metrics import SCORE, recent_return, recent_score
+from discorl.runs.processes import Cluster
+from discorl.types import UserError
+
+CLUSTER_OPTIONS = ("coordinator", "processes", "process")  # and the flag --distributed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +53,17 @@ class _Arguments(DiscoverConfig):
     """Run directory to continue, with its own settings."""
     accept_changes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """With --resume: continue even though files of the run were changed since it stopped."""
+    resume_if_exists: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """If --out holds a run already, continue it with its own settings; for schedulers that start a
+    command again."""
+    distributed: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """This is one of several processes that a scheduler started with the same command."""
+    coordinator: Annotated[str | None, UNSET] = None
+    """Without a scheduler: HOST:PORT of process 0, the same for all processes."""
+    processes: Annotated[int | None, UNSET] = None
+    """How many processes there are."""
+    process: Annotated[int | None, UNSET] = None
+    """Number of this process, from 0."""
 
     population: tyro.conf.Fixed[tuple[GroupConfig, ...]] = ()
 
@@ -59,11 +75,30 @@ def discover_command(arguments: list[str], program: str) -> Result:
     """Discover a rule with a population of agents, from scratch or from another rule."""
     parsed, config = _parse(arguments, program)
     if parsed.resume is not None:
-        result = result_of(discover, resume=parsed.resume, accept_changes=parsed.accept_changes)
+        result = result_of(
+            discover,
+            resume=parsed.resume,
+            accept_changes=parsed.accept_changes,
+            distributed=_cluster(parsed),
+        )
     else:
-        out = parsed.out or free_directory(f"discover-{config.preset}")
-        result = result_of(discover, config, out=out)
-    return Result(_data(result), _text(result), ok=result.finished)
+        again = bool(_cluster(parsed)) or parsed.resume_if_exists
+        if parsed.out is None and again:
+            raise UserError("out is not given; expected a folder, the same for every start")
+        result = result_of(
+            discover,
+            config,
+            out=parsed.out or free_directory(f"discover-{config.preset}"),
+            resume_if_exists=parsed.resume_if_exists,
+            distributed=_cluster(parsed),
+        )
+    silent = processes.index() > 0
+    return Result(_data(result), _text(result), ok=result.finished, silent=silent)
+
+
+def _cluster(parsed: _Arguments) -> bool | Cluster:
+    by_hand = Cluster(parsed.coordinator, parsed.processes, parsed.process)
+    return parsed.distributed if by_hand == Cluster() else by_hand
 
 
 def _parse(arguments: list[str], program: str) -> tuple[_Arguments, DiscoverConfig]:
@@ -74,7 +109,7 @@ def _parse(arguments: list[str], program: str) -> tuple[_Arguments, DiscoverConf
     start = _Arguments(**values_of(defaults, DiscoverConfig) | names)
     parsed = parse(_Arguments, start, arguments, program, discover_command.__doc__)
     if parsed.resume is not None:
-        refuse_other_settings(parsed.resume, arguments, program)
+        refuse_other_settings(parsed.resume, arguments, program, *CLUSTER_OPTIONS)
     given = values_of(parsed, DiscoverConfig)
     del given["population"]
     for option, default in tasks.items():  # names alone would lose the settings of their agents

@@ -9,9 +9,11 @@ report/           tables, figures and the page
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from discorl.comparison import cells, scales
 from discorl.comparison.cells import Cell
 from discorl.comparison.config import ComparisonConfig, configure_comparison, read
 from discorl.comparison.entries import RuleEntry, folder_name
+from discorl.comparison.executors import make_executor, run_elsewhere
 from discorl.comparison.results import Results, final_cells, sweep_cells
 from discorl.comparison.scales import Scale
 from discorl.runs import Run, schemas
@@ -38,6 +41,7 @@ _SCHEMA = {  # of a comparison's configuration
     "sha256": Each(str),
 }
 Tell = Callable[[str], None]
+Record = dict[str, Any]
 
 
 def compare(
@@ -48,6 +52,7 @@ def compare(
     resume: str | os.PathLike[str] | None = None,
     accept_changes: bool = False,
     tell: Tell | None = None,
+    executor: Executor | str | None = None,
     **settings: Any,
 ) -> Results:
     """Trains several rules in several environments, with several seeds, and compares them.
@@ -59,6 +64,9 @@ def compare(
         resume: the directory of a comparison to continue, in place of settings.
         accept_changes: whether to resume one whose files were changed since it stopped.
         tell: called with a line of text for every cell.
+        executor: where cells run, by default one after the other in this process: any
+            `concurrent.futures.Executor` whose workers have discorl and see the directory, or a
+            text such as "processes:4"; see `executors.KINDS`.
         **settings: what `configure_comparison` takes, such as `rules` and `environments`.
 
     Returns:
@@ -87,7 +95,9 @@ def compare(
             assert out is not None
             config = config or configure_comparison(suite, **settings)
             run = stack.enter_context(create(Path(out), config))
-        results = _Runner(run, tell or (lambda line: None), accept_changes).run()
+        if isinstance(executor, str):
+            executor = stack.enter_context(make_executor(executor, run.path / "jobs"))
+        results = _Runner(run, tell or (lambda line: None), accept_changes, executor).run()
     if not results.finished:
         raise Stopped(results)
     return results
@@ -128,8 +138,12 @@ def check_kind(run: Run) -> None:
 
 
 class _Runner:
-    def __init__(self, run: Run, tell: Tell, accept_changes: bool) -> None:
+    def __init__(
+        self, run: Run, tell: Tell, accept_changes: bool, executor: Executor | None = None
+    ) -> None:
         self._run = run
+        self._executor = executor
+        self._path = run.path.resolve() if executor else run.path  # workers may be anywhere
         self._tell = tell
         self._accept_changes = accept_changes
         described = run.config
@@ -160,42 +174,59 @@ class _Runner:
 
     def _go_through(self, planned: list[Cell], total: int) -> bool:
         """Runs the cells that are not finished; False if the user stopped it."""
-        for cell in planned:
-            self._done += 1
-            path = self._run.path / cell.folder
-            record = cells.read_record(path)
-            if record is not None and record["status"] != "failed":
-                continue
-            start = time.perf_counter()
-            record = self._run_cell(cell, path)
+        unfinished = [cell for cell in planned if not self._is_finished(cell)]
+        self._done += len(planned) - len(unfinished)
+        start = time.perf_counter()
+        for cell, record in self._records(unfinished):
             if record is None:
                 return False
+            self._done += 1
             outcome = self._outcome(cell, record)
             seconds = time.perf_counter() - start
             self._tell(f"[{self._done}/{total}] {cell}: {outcome} ({seconds:.0f} s)")
+            start = time.perf_counter()
         return True
 
-    def _run_cell(self, cell: Cell, path: Path) -> dict[str, Any] | None:
-        """Runs a cell, unless there is no learning rate for it; None if the user stopped it."""
-        reason = self._untuned.get((cell.rule.label, cell.environment.label))
-        if cell.kind == "final" and reason is not None:
-            record = {"status": "failed", "message": reason}
-            cells.write_record(path, record)
-            return record
-        return cells.run(
+    def _is_finished(self, cell: Cell) -> bool:
+        record = cells.read_record(self._path / cell.folder)
+        return record is not None and record["status"] != "failed"
+
+    def _records(self, planned: list[Cell]) -> Iterator[tuple[Cell, Record | None]]:
+        """Runs cells, in their order or in that in which workers finish them.
+
+        The record is None where the user stopped it.
+        """
+        runnable = []
+        for cell in planned:
+            reason = self._untuned.get((cell.rule.label, cell.environment.label))
+            if cell.kind == "final" and reason is not None:  # there is no learning rate for it
+                record = {"status": "failed", "message": reason}
+                cells.write_record(self._path / cell.folder, record)
+                yield cell, record
+            else:
+                runnable.append(cell)
+        if self._executor is not None:
+            calls = {cell: self._call(cell) for cell in runnable}
+            yield from run_elsewhere(self._executor, calls)
+            return
+        for cell in runnable:
+            yield cell, self._call(cell)(programs=self._programs)
+
+    def _call(self, cell: Cell) -> functools.partial[Record | None]:
+        return functools.partial(
+            cells.run,
             cell,
-            path,
+            self._path / cell.folder,
             self._training(cell),
             self._config.steps,
             keep_checkpoints=self._config.keep_checkpoints,
-            programs=self._programs,
             accept_changes=self._accept_changes,
         )
 
     def _training(self, cell: Cell) -> TrainConfig:
         config = self._config.training(cell.rule, cell.environment, cell.learning_rate)
         config = dataclasses.replace(config, seed=cell.seed, seeds=cell.seeds)
-        copy = self._run.path / _copy_name(cell.rule)
+        copy = self._path / _copy_name(cell.rule)
         if not copy.exists():
             return config
         _, ending, rule_settings = cell.rule.rule.rpartition(".npz")

@@ -76,6 +76,9 @@ class DiscoverConfig:
     """The agents by environment."""
     agents: int = 2
     """Agents for each environment whose group does not say how many."""
+    block_size: int = 0
+    """Agents of an environment that run as one program on one device; 0: all of them. Blocks are
+    spread over the devices. Results depend on this number, and never on the devices."""
     agent: AgentConfig = AgentConfig(
         optimiser=OptimiserConfig(learning_rate=3e-4),
         num_envs=10,
@@ -198,7 +201,7 @@ class DiscoverConfig:
         fields.integer(*counts, *sizes, *evaluation, least=1)
         fields.integer("checkpoint_every", "imitation_steps", least=1)
         fields.integer("seed", least=0, most=MOST_SEED)
-        fields.integer("stride", least=0)
+        fields.integer("stride", "block_size", least=0)
         fields.integers("lifetimes", least=1, empty=False)
         fields.integers("value_hidden", least=1)
         fields.require(self.bins % 2 == 1, "bins", "an odd number")

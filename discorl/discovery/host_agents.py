@@ -34,7 +34,7 @@ HostStates = tuple[AgentState, ...]
 
 
 class HostAgents:
-    """One group of agents; the state of the group is a tuple of its agents' states.
+    """One group of agents; the state of a block of it is a tuple of its agents' states.
 
     Environments start with the first meta-step after `init`, `restart`, `close` or a resumed run.
     """
@@ -145,10 +145,10 @@ class HostAgents:
         """Agents at the beginning of their first lives, one for each key."""
         return tuple(self._begin(key, jnp.int32(0)) for key in keys)
 
-    def restart(self, state: HostStates, i: int) -> HostStates:
-        """Lets one agent begin a new life, in new environments."""
-        if i in self._actors:
-            self._actors.pop(i).close()
+    def restart(self, state: HostStates, i: int, first: int = 0) -> HostStates:
+        """Lets agent `i` of a block begin a new life, in new environments."""
+        if first + i in self._actors:
+            self._actors.pop(first + i).close()
         fresh = self._begin(state[i].key, state[i].lives + 1)
         return (*state[:i], fresh, *state[i + 1 :])
 
@@ -157,10 +157,12 @@ class HostAgents:
         while self._actors:
             self._actors.popitem()[1].close()
 
-    def meta_step(self, eta: Params, state: HostStates) -> tuple[Params, HostStates, Metrics]:
+    def meta_step(
+        self, eta: Params, state: HostStates, first: int = 0
+    ) -> tuple[Params, HostStates, Metrics]:
         """See `AgentGroup`; updates beyond the window follow it."""
         try:
-            return self._meta_step(eta, self._open(state))
+            return self._meta_step(eta, self._open(state, first))
         except BaseException:
             self.close()  # some are in the middle of what nobody will ask for
             raise
@@ -214,10 +216,10 @@ class HostAgents:
         window.updates.clear()
         return gradient, metrics
 
-    def _open(self, state: HostStates) -> list[Window]:
+    def _open(self, state: HostStates, first: int) -> list[Window]:
         """Windows of all agents, whose environments have started."""
         starting: list[Actors] = []
-        for i, agent in enumerate(state):
+        for i, agent in enumerate(state, first):
             if i not in self._actors:
                 self._actors[i] = self._start(i, agent)
                 starting.append(self._actors[i])
@@ -231,7 +233,7 @@ class HostAgents:
                 _with_replay(agent, None),
                 jax.tree.map(jnp.copy, agent.training.replay),
             )
-            for i, agent in enumerate(state)
+            for i, agent in enumerate(state, first)
         ]
 
     def _start(self, i: int, agent: AgentState) -> Actors:

@@ -17,6 +17,7 @@ from discorl.discovery.population import Population
 from discorl.rules import Disco, returns
 from discorl.rules.disco import DiscoState, Targets
 from discorl.rules.regularisers import improved_policy
+from discorl.runs import processes
 from discorl.runs.interrupts import interrupts
 from discorl.runs.progress import Progress
 from discorl.types import Array, Key, Metrics, Outputs, Params, Trajectory, UserError
@@ -95,7 +96,7 @@ def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Param
         interrupts() as interrupted,
     ):
         for step in range(config.meta_steps):
-            if interrupted():
+            if any(processes.exchange(interrupted())):
                 raise UserError(
                     "stopped during the imitation; a run that is resumed begins it anew"
                 )

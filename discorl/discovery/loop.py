@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import sys
@@ -13,20 +14,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl import rules
-from discorl.discovery import distributions
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.imitation import imitate
 from discorl.discovery.methods import Method, Row, make_method
 from discorl.discovery.presets import configure_discovery
 from discorl.discovery.scoring import LAST, Scoring
-from discorl.discovery.start import IMITATED, SCRATCH, check_start, keys_of, starting_rule
+from discorl.discovery.start import (
+    COSTS,
+    IMITATED,
+    SCRATCH,
+    check_same_settings,
+    check_start,
+    kept_costs,
+    kept_start,
+    keys_of,
+    starting_rule,
+    tell_of_sizes_left_out,
+)
 from discorl.envs.host import EnvironmentFailure
 from discorl.rules import Disco, Rule
-from discorl.runs import Run, check_source, compilation, config_of, curves
+from discorl.runs import Run, check_source, compilation, config_of, curves, processes
+from discorl.runs.files import write_atomically
 from discorl.runs.history import History
 from discorl.runs.interrupts import Stopped, interrupts
 from discorl.runs.metrics import BEST_SCORE, WALL_TIME
+from discorl.runs.processes import Cluster
 from discorl.runs.progress import Progress
+from discorl.runs.shared import SharedRun
 from discorl.runs.versions import versions
 from discorl.types import Array, Params, PyTree, UserError
 
@@ -66,7 +80,9 @@ def discover(
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     accept_changes: bool = False,
+    resume_if_exists: bool = False,
     rule: rules.Given | None = None,
+    distributed: bool | Cluster = False,
     **settings: Any,
 ) -> DiscoverResult:
     """Discovers a rule, from scratch or from another rule.
@@ -77,6 +93,10 @@ def discover(
             in `rule.npz` and the best one in `best.npz`, both ready for `discorl.train`.
         resume: a run directory to continue, in place of settings.
         accept_changes: whether to resume a run whose files were changed since it stopped.
+        resume_if_exists: if `out` holds a run already, go on with it, with its own settings.
+        distributed: whether this is one of several processes that call this with the same
+            arguments: True where a scheduler knows them all, or else a `Cluster`. `out` is then in
+            a folder that they share, and a failure in any of them ends them all, hard.
         rule: the rule to discover: a text that names it, or a rule of your own, as a pair with the
             parameters to start from or without, which makes new ones.
         **settings: settings of `DiscoverConfig`; see `discorl.configure_discovery`.
@@ -97,52 +117,47 @@ def discover(
     if isinstance(rule, str):
         settings["rule"] = rule
     check_source(config, settings, out=out, resume=resume)
+    if distributed and out is None and resume is None:
+        raise UserError("out is None; expected a folder that all processes share")
     compilation.enable_cache()
-    with contextlib.ExitStack() as stack:
+    with processes.joined(distributed), contextlib.ExitStack() as stack:
+        runs = SharedRun if processes.count() > 1 else Run
         run = None
+        exists = out is not None and Path(out, "config.json").exists()
+        if resume_if_exists and processes.exchange(exists)[0]:
+            resume, out, config, settings = out, None, None, {}
         if resume is not None:
-            run = stack.enter_context(Run.open(resume, accept_changes=accept_changes))
+            run = stack.enter_context(runs.open(resume, accept_changes=accept_changes))
             if run.kind != "discover":
                 raise UserError(f"{resume} holds a run of `{run.kind}`, not of `discover`")
             config = config_of(run, DiscoverConfig)
         config = config or configure_discovery(**settings)
         if own_rule is not None:
             config = dataclasses.replace(config, rule=rules.text_of(own_rule))
-        _tell_of_sizes_left_out(config)
-        built, eta = starting_rule(config, _kept_start(run), own_rule)
-        method = make_method(config, built)
+        tell_of_sizes_left_out(config)
+        built, eta = starting_rule(config, kept_start(run), own_rule)
+        check_same_settings(config)
+        method = make_method(config, built, kept_costs(run))
         stack.callback(method.close)
         check_start(config, built, method.host_environments)
         scoring = Scoring(config, built, keys_of(config).scoring)
         if out is not None:
             is_new = config.start in (SCRATCH, IMITATED)
             start = None if is_new else rules.find(config.start, config.rules_path)
-            copies = {"start.npz": start}
-            run = stack.enter_context(Run.create(out, config.as_dict(), "discover", copies))
-        if config.start == IMITATED and _kept_start(run) is None:
+            described, copies = config.as_dict(), {"start.npz": start}
+            run = stack.enter_context(runs.create(out, described, "discover", copies))
+        if config.start == IMITATED and kept_start(run) is None:
             assert isinstance(built, Disco), "any other rule is refused"
             eta = imitate(
                 config, built, eta, jax.random.fold_in(keys_of(config).population, 0x1317)
             )
-            if run is not None:
+            if run is not None and run.writes:
                 built.save(run.path / "start.npz", eta)
                 run.note_file("start.npz")
         result = _Loop(config, method, scoring, built, eta, run).run()
     if not result.finished:
         raise Stopped(result)
     return result
-
-
-def _tell_of_sizes_left_out(config: DiscoverConfig) -> None:
-    for group in config.population:
-        notice = distributions.notice(group.env, group.agents or config.agents)
-        if notice is not None:
-            print(notice, file=sys.stderr)
-
-
-def _kept_start(run: Run | None) -> Path | None:
-    path = run.path / "start.npz" if run else None
-    return path if path and path.exists() else None
 
 
 class _Loop:
@@ -186,7 +201,7 @@ class _Loop:
                     done += 1
                     self._log(done, row, agents)
                     state = self._evaluate_if_due(done, state)
-                    stopped = interrupted()
+                    stopped = any(processes.exchange(interrupted()))
                     last = done == config.meta_steps
                     if last or stopped or done % config.checkpoint_every == 0:
                         self._save(done, state)
@@ -217,8 +232,9 @@ class _Loop:
             if restored is not None:
                 self._read_back(self._run)
                 done, state = restored[0], jax.tree.map(jnp.asarray, restored[1])
+                state = dataclasses.replace(state, search=self._method.place(state.search))
                 # The files may be older than the checkpoint, or newer if that was damaged.
-                self._write_rules(done, state)
+                self._write_files(done, state)
                 if self._method.host_environments:
                     # The rest of a run is resumed bit for bit; these cannot be.
                     names = ", ".join(self._method.host_environments)
@@ -255,7 +271,9 @@ class _Loop:
     def _evaluate_if_due(self, done: int, state: DiscoverState) -> DiscoverState:
         """Also makes up for an evaluation in which an environment failed, in a resumed run."""
         due = done % self._config.evaluate_every == 0 or done == self._config.meta_steps
-        return self._evaluate(done, state) if due and self._evaluated != done else state
+        if not due or processes.exchange(self._evaluated)[0] == done:
+            return state
+        return self._evaluate(done, state)
 
     def _evaluate(self, done: int, state: DiscoverState) -> DiscoverState:
         """Scores the rule; the best one so far becomes part of the state."""
@@ -283,7 +301,8 @@ class _Loop:
     def _save(self, done: int, state: DiscoverState) -> None:
         if self._run is not None:
             self._run.save(done, state)
-            self._write_rules(done, state)
+            self._write_files(done, state)
+        if self._run is not None and self._run.writes:
             names = dict.fromkeys(group.env.partition(":")[0] for group in self._config.population)
             curves.discovery_curve(
                 self._run.curve_path,
@@ -292,8 +311,12 @@ class _Loop:
                 title=f"discovery on {', '.join(names)}",
             )
 
-    def _write_rules(self, done: int, state: DiscoverState) -> None:
+    def _write_files(self, done: int, state: DiscoverState) -> None:
         assert self._run is not None
+        if not self._run.writes:
+            return
+        costs = json.dumps(self._method.costs()).encode()
+        write_atomically(self._run.path / COSTS, lambda file: file.write(costs))
         score = float(state.best_score)
         best = self._provenance(int(state.best_meta_step))
         best |= {"score": score if math.isfinite(score) else None}

@@ -1,6 +1,6 @@
 """The methods by which discovery improves a rule, behind one interface."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -26,6 +26,9 @@ class Method(Protocol):
     def init(self, eta: Params, key: Key) -> Any:
         """The state before the first step: a pytree of arrays."""
 
+    def place(self, state: Any) -> Any:
+        """A restored state, on the devices where this method has it."""
+
     def step(self, state: Any) -> tuple[Any, Row, list[Row]]:
         """Makes one step; returns the new state, metrics, and those of each agent, if any.
 
@@ -36,13 +39,18 @@ class Method(Protocol):
     def eta(self, state: Any) -> Params:
         """The rule's parameters to evaluate and to keep."""
 
+    def costs(self) -> list[float]:
+        """What the blocks of the method cost, by which they are dealt to processes next time."""
+
     def close(self) -> None:
         """Ends environments on the host; another step would start new ones."""
 
 
-def make_method(config: DiscoverConfig, rule: Rule) -> Method:
-    """The method that the settings ask for."""
-    return Evolving(config, rule) if config.method == "es" else MetaGradients(config, rule)
+def make_method(config: DiscoverConfig, rule: Rule, costs: Sequence[float] = ()) -> Method:
+    """The method that the settings ask for; `costs` are those of an earlier `Method.costs`."""
+    if config.method == "es":
+        return Evolving(config, rule)
+    return MetaGradients(config, rule, costs)
 
 
 class MetaGradients:
@@ -50,8 +58,8 @@ class MetaGradients:
 
     headline = RETURN
 
-    def __init__(self, config: DiscoverConfig, rule: Rule) -> None:
-        self.population = Population(config, rule)
+    def __init__(self, config: DiscoverConfig, rule: Rule, costs: Sequence[float] = ()) -> None:
+        self.population = Population(config, rule, costs=costs)
         self.host_environments = self.population.host_environments
         counted = enumerate(self.population.counts)
         self._groups = [group for group, count in counted for _ in range(count)]  # of each agent
@@ -60,6 +68,10 @@ class MetaGradients:
     def init(self, eta: Params, key: Key) -> PopulationState:
         """See `Method`."""
         return self.population.init(eta, key)
+
+    def place(self, state: PopulationState) -> PopulationState:
+        """See `Method`."""
+        return self.population.place(state)
 
     def step(self, state: PopulationState) -> tuple[PopulationState, Row, list[Row]]:
         """See `Method`."""
@@ -76,6 +88,10 @@ class MetaGradients:
     def eta(self, state: PopulationState) -> Params:
         """The moving average of the parameters."""
         return state.eta_ema
+
+    def costs(self) -> list[float]:
+        """Seconds of the last step."""
+        return list(self.population.seconds)
 
     def close(self) -> None:
         """See `Method`."""
@@ -125,6 +141,10 @@ class Evolving:
         """See `Method`."""
         return self.evolution.init(eta, key)
 
+    def place(self, state: EvolutionState) -> EvolutionState:
+        """Where JAX puts it."""
+        return state
+
     def step(self, state: EvolutionState) -> tuple[EvolutionState, Row, list[Row]]:
         """See `Method`."""
         state, metrics = self.evolution.step(state)
@@ -133,6 +153,10 @@ class Evolving:
     def eta(self, state: EvolutionState) -> Params:
         """The average of the iterates."""
         return state.average
+
+    def costs(self) -> list[float]:
+        """All lives are alike."""
+        return []
 
     def close(self) -> None:
         """Holds nothing."""

@@ -1,6 +1,8 @@
 """The population: many agents under one rule, and how their meta-gradients move it."""
 
+import concurrent.futures
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -10,13 +12,14 @@ import numpy as np
 import optax
 
 from discorl import envs
-from discorl.agent.config import OptimiserConfig
-from discorl.agent.optimiser import make_optimiser
+from discorl.discovery import blocks
 from discorl.discovery.agents import Agents, AgentState
+from discorl.discovery.combination import Combination
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_agents import HostAgents
 from discorl.envs import HostEnvironment
 from discorl.rules import Rule
+from discorl.runs import processes
 from discorl.training.assembly import check_environment
 from discorl.types import Array, Key, Metrics, Params, PyTree, specs
 
@@ -30,10 +33,11 @@ class PopulationState:
 
     eta: Params
     eta_ema: Params  # moving average of eta over the meta-steps: what discovery hands out
-    # Compiled groups: an AgentState, every leaf [agents of the group, ...]; on the host: a tuple of
+    # Compiled blocks: an AgentState, every leaf [agents of the block, ...]; on the host: a tuple of
     # one AgentState for each agent.
-    groups: tuple[PyTree, ...]
-    optimizers: PyTree  # with one Adam an agent, every leaf [agents, ...]
+    blocks: tuple[PyTree, ...]
+    # With one Adam an agent: a tuple of one state for each block, every leaf [agents, ...].
+    optimizers: PyTree
     dropped: Array  # [agents] int32, meta-gradients left out so far
 
 
@@ -48,18 +52,18 @@ class AgentGroup(Protocol):
     def init(self, keys: Key) -> Any:
         """Agents at the beginning of their first lives, one for each key."""
 
-    def meta_step(self, eta: Params, state: Any) -> tuple[Params, Any, Metrics]:
-        """Every agent lives on for a window, which is then differentiated.
+    def meta_step(self, eta: Params, state: Any, first: int = 0) -> tuple[Params, Any, Metrics]:
+        """The agents of a block live on for a window, which is then differentiated.
 
-        The state is used up, unless the group is on the host. Meta-gradients have leaves [agents,
-        ...], metrics are [agents] each.
+        The block's first agent is number `first` of the group. The state is used up, unless the
+        group is on the host. Meta-gradients have leaves [agents, ...], metrics are [agents] each.
 
         Raises:
             EnvironmentFailure: an environment on the host failed; the state is as it was.
         """
 
-    def restart(self, state: Any, i: int) -> Any:
-        """Lets one agent begin a new life; the state is used up."""
+    def restart(self, state: Any, i: int, first: int = 0) -> Any:
+        """Lets agent `i` of a block begin a new life; the state is used up."""
 
     def close(self) -> None:
         """Lets go of environments on the host; another meta-step would start new ones."""
@@ -85,11 +89,13 @@ class _CompiledAgents:
         agents = [self.begin(key, jnp.int32(0)) for key in keys]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *agents)
 
-    def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
+    def meta_step(
+        self, eta: Params, state: AgentState, first: int = 0
+    ) -> tuple[Params, AgentState, Metrics]:
         """See `AgentGroup`."""
         return self._step(eta, state)
 
-    def restart(self, state: AgentState, i: int) -> AgentState:
+    def restart(self, state: AgentState, i: int, first: int = 0) -> AgentState:
         """See `AgentGroup`."""
         return self._place(state, self.begin(state.key[i], state.lives[i] + 1), i)
 
@@ -112,7 +118,23 @@ def _make_group(
 class Population:
     """Compiled programs of a population; its methods are pure but for environments on the host."""
 
-    def __init__(self, config: DiscoverConfig, rule: Rule, agents: type[Agents] = Agents) -> None:
+    def __init__(
+        self,
+        config: DiscoverConfig,
+        rule: Rule,
+        agents: type[Agents] = Agents,
+        devices: Sequence[jax.Device] | None = None,
+        costs: Sequence[float] = (),
+    ) -> None:
+        """Prepares the programs.
+
+        Args:
+            config: of the discovery.
+            rule: that is discovered.
+            agents: the functions of one agent.
+            devices: those to run on; by default all, of all processes.
+            costs: of each block, by which they are dealt out; by default the number of agents.
+        """
         self.config = config
         described = config.groups()
         self.counts = [group.count for group in described]
@@ -122,26 +144,48 @@ class Population:
         self.host_environments = [
             described[i].env for i, group in enumerate(self.groups) if group.on_host
         ]
-        self._adam = make_optimiser(
-            OptimiserConfig(learning_rate=config.meta_learning_rate, schedule=config.meta_schedule),
-            steps=config.meta_steps,
-        )
-        self._move = jax.jit(self.combine, donate_argnums=1)
+        self.blocks = blocks.split(self.counts, config.block_size)
+        every = list(jax.devices() if devices is None else devices)
+        costs = processes.exchange(costs)[0]
+        if len(costs) != len(self.blocks):
+            costs = [block.count for block in self.blocks]
+        dealt = blocks.deal(costs, len(every))
+        self.devices = [every[place] for place in dealt]  # of each block
+        here = processes.index()
+        self._own = [i for i, d in enumerate(self.devices) if d.process_index == here]
+        self.seconds = [float(cost) for cost in costs]  # that each block took in the last meta-step
+        self._combination = Combination(config, blocks.OrderedSum(self.blocks, self.devices, every))
         self._update_ema = jax.jit(
             lambda ema, eta: optax.incremental_update(eta, ema, 1 - config.ema)
         )
 
     def init(self, eta: Params, key: Key) -> PopulationState:
         """A population of agents at the beginning of their first lives."""
-        states = [
-            group.init(jax.random.split(jax.random.fold_in(key, i), count))
-            for i, (group, count) in enumerate(zip(self.groups, self.counts, strict=True))
-        ]
-        total = sum(self.counts)
-        optimizer = self._adam.init(eta)
+        states: list[Any] = [None] * len(self.blocks)
+        for i in self._own:
+            block = self.blocks[i]
+            keys = jax.random.split(jax.random.fold_in(key, block.group), self.counts[block.group])
+            chosen = keys[block.first : block.first + block.count]
+            states[i] = self.groups[block.group].init(jax.device_put(chosen, self.devices[i]))
+        optimizers = self._combination.init(
+            eta, [block.count * (i in self._own) for i, block in enumerate(self.blocks)]
+        )
+        dropped = jnp.zeros(sum(self.counts), jnp.int32)
+        return self.place(PopulationState(eta, eta, tuple(states), optimizers, dropped))
+
+    def place(self, state: PopulationState) -> PopulationState:
+        """The state with every block on its device."""
+
+        def placed(trees: Sequence[PyTree]) -> tuple[PyTree, ...]:
+            return tuple(
+                jax.device_put(tree, self.devices[i]) if i in self._own else None
+                for i, tree in enumerate(trees)
+            )
+
+        optimizers = state.optimizers
         if self.config.per_agent_adam:
-            optimizer = jax.tree.map(lambda x: jnp.stack([x] * total), optimizer)
-        return PopulationState(eta, eta, tuple(states), optimizer, jnp.zeros(total, jnp.int32))
+            optimizers = placed(optimizers)
+        return dataclasses.replace(state, blocks=placed(state.blocks), optimizers=optimizers)
 
     def meta_step(self, state: PopulationState) -> tuple[PopulationState, Columns, Columns]:
         """Every agent lives on for a window; the rule moves; those whose life is over begin anew.
@@ -151,92 +195,85 @@ class Population:
         Raises:
             EnvironmentFailure: an environment on the host failed; the state is as it was.
         """
-        results: list[Any] = [None] * len(self.groups)
-        # What may fail comes first, before any array is used up.
-        for i in sorted(range(len(results)), key=lambda i: not self.groups[i].on_host):
-            results[i] = self.groups[i].meta_step(state.eta, state.groups[i])
-        gradients, groups, metrics = zip(*results, strict=True)
-        stacked = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *gradients)
-        eta, optimizers, dropped, whole, norms = self._move(
-            state.eta, state.optimizers, state.dropped, stacked
+        # What may fail comes first, before any array is used up, and fails in all processes.
+        on_host = [i for i in self._own if self.groups[self.blocks[i].group].on_host]
+        lived: dict[int, Any] = {}
+        if self.host_environments:
+            processes.together(lambda: lived.update(self._live(state, on_host)))
+        lived |= self._live(state, [i for i in self._own if i not in on_host])
+        gradients = {i: result[0] for i, result in lived.items()}
+        eta, optimizers, whole, norms = self._combination(state.eta, state.optimizers, gradients)
+        by_agent = self._gather(
+            {i: result[2] | {"meta/gradient_norm": norms[i]} for i, result in lived.items()}
         )
-        by_agent = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *metrics)
-        by_agent |= {"meta/gradient_norm": norms, "meta/dropped": dropped}
-        eta_ema = self._update_ema(state.eta_ema, eta)
-        state = PopulationState(eta, eta_ema, groups, optimizers, dropped)
-        whole, by_agent = jax.device_get((whole, by_agent))
+        kept = self._combination.is_kept(by_agent["meta/gradient_norm"])
+        by_agent["meta/dropped"] = np.asarray(state.dropped + ~kept)
+        state = PopulationState(
+            eta=eta,
+            eta_ema=self._update_ema(state.eta_ema, eta),
+            blocks=tuple(lived[i][1] if i in lived else None for i in range(len(self.blocks))),
+            optimizers=optimizers,
+            dropped=jnp.asarray(by_agent["meta/dropped"]),
+        )
         # Parameters that are not finite stay so: such an agent has nothing more to say.
         over = np.flatnonzero(
             (by_agent["life/steps"] >= by_agent["life/budget"]) | ~by_agent["life/finite"]
         )
-        return self.restart(state, over.tolist()), whole, by_agent
+        return self.restart(state, over.tolist()), jax.device_get(whole), by_agent
+
+    def _live(self, state: PopulationState, chosen: Sequence[int]) -> dict[int, Any]:
+        """Blocks live on: those of a device one after the other, devices side by side."""
+        results: dict[int, Any] = {}
+        held: dict[jax.Device, list[int]] = {}
+        for i in chosen:
+            held.setdefault(self.devices[i], []).append(i)
+
+        def run(device: jax.Device) -> None:
+            eta = jax.device_put(state.eta, device)
+            with jax.default_device(device):
+                for i in held[device]:
+                    start = time.perf_counter()
+                    group = self.groups[self.blocks[i].group]
+                    results[i] = jax.block_until_ready(
+                        group.meta_step(eta, state.blocks[i], self.blocks[i].first)
+                    )
+                    self.seconds[i] = time.perf_counter() - start
+
+        if len(held) == 1:
+            run(*held)
+        elif held:
+            with concurrent.futures.ThreadPoolExecutor(len(held)) as threads:
+                list(threads.map(run, held))
+        return results
+
+    def _gather(self, metrics: dict[int, Metrics]) -> Columns:
+        """Metrics of the blocks of all processes as columns over all agents, [agents]."""
+        found: dict[int, Columns] = {}
+        for of_blocks, seconds in processes.exchange((jax.device_get(metrics), self.seconds)):
+            found |= of_blocks
+            for i in of_blocks:
+                self.seconds[i] = seconds[i]
+        return {name: np.concatenate([found[i][name] for i in sorted(found)]) for name in found[0]}
 
     def restart(self, state: PopulationState, agents: Sequence[int]) -> PopulationState:
         """Lets agents begin a new life; nothing is left of the old one but their meta-Adam.
 
-        They are counted through all groups, whose arrays are used up.
+        They are counted through all groups; the arrays of their blocks are used up.
         """
-        groups = list(state.groups)
-        places = [(g, i) for g, count in enumerate(self.counts) for i in range(count)]
-        for agent in agents:
-            group, i = places[agent]
-            groups[group] = self.groups[group].restart(groups[group], i)
-        return dataclasses.replace(state, groups=tuple(groups))
+        states = list(state.blocks)
+        places = [(b, i) for b, block in enumerate(self.blocks) for i in range(block.count)]
+        for b, i in (places[agent] for agent in agents):
+            block = self.blocks[b]
+            if b in self._own:
+                states[b] = self.groups[block.group].restart(states[b], i, block.first)
+        return dataclasses.replace(state, blocks=tuple(states))
 
     def close(self) -> None:
         """Ends environments on the host; another meta-step would start new ones."""
         for group in self.groups:
             group.close()
 
-    def combine(
-        self, eta: Params, optimizers: PyTree, dropped: Array, gradients: Params
-    ) -> tuple[Params, PyTree, Array, Metrics, Array]:
-        """Moves the rule by the agents' meta-gradients, every leaf [agents, ...].
-
-        A meta-gradient that is not finite, or too large, is left out and counted in `dropped`,
-        [agents]: it changes neither the rule nor its agent's Adam. Returns the moved parameters;
-        the Adams; the count of those left out; metrics of the whole; the norm of each
-        meta-gradient.
-        """
-        norms = jax.vmap(optax.tree.norm)(gradients)
-        kept = jnp.isfinite(norms) & (norms <= self.config.max_meta_gradient)
-
-        def masked(x: Array) -> Array:
-            return jnp.where(kept.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
-
-        gradients = jax.tree.map(masked, gradients)
-        count = jnp.maximum(1, jnp.sum(kept))
-        if self.config.per_agent_adam:
-            updates, moved = jax.vmap(lambda g, o: self._adam.update(g, o, eta))(
-                gradients, optimizers
-            )
-
-            def choose(x: Array, y: Array) -> Array:
-                return jnp.where(kept.reshape(-1, *[1] * (x.ndim - 1)), x, y)
-
-            optimizers = jax.tree.map(choose, moved, optimizers)
-            update = jax.tree.map(lambda u: jnp.sum(masked(u), axis=0) / count, updates)
-        else:
-            mean = jax.tree.map(lambda g: jnp.sum(g, axis=0) / count, gradients)
-            update, optimizers = self._adam.update(mean, optimizers, eta)
-        whole = {
-            "meta/gradient_cosine": _mean_cosine(gradients, jnp.where(kept, norms, 0)),
-            "meta/eta_norm": optax.tree.norm(eta),
-            "meta/eta_update_norm": optax.tree.norm(update),
-            "meta/kept": jnp.sum(kept),
-        }
-        dropped = dropped + ~kept
-        return optax.apply_updates(eta, update), optimizers, dropped, whole, norms
-
 
 def _place(group: AgentState, agent: AgentState, i: Array) -> AgentState:
     """Writes one agent into its group."""
     return jax.tree.map(lambda slots, new: slots.at[i].set(new), group, agent)
-
-
-def _mean_cosine(gradients: Params, norms: Array) -> Array:
-    """Mean cosine between the meta-gradients of two agents; NaN if there are not two."""
-    scale = jnp.where(norms > 0, 1 / jnp.where(norms > 0, norms, 1), 0)
-    total = jax.tree.map(lambda g: jnp.tensordot(scale, g, axes=1), gradients)
-    count = jnp.sum(norms > 0)
-    return (optax.tree.norm(total) ** 2 - count) / (count * (count - 1))

@@ -1,6 +1,7 @@
 """How good a rule is: what fresh agents earn that it trains, on environments chosen for that."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Hashable
 
@@ -16,6 +17,7 @@ from discorl.discovery.host_scoring import HostScoring
 from discorl.envs import Environment, HostEnvironment, references
 from discorl.envs.families import Member
 from discorl.rules import Rule
+from discorl.runs import processes
 from discorl.runs.metrics import EPISODES, RETURN
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.config import LONGEST_CALL
@@ -70,13 +72,24 @@ class Scoring:
             self._programs[name] = programs[kind]
 
     def __call__(self, eta: Params) -> Score:
-        """Scores a rule by its parameters."""
-        returns, scores = {}, {}
-        for name, environment in self._environments.items():
-            metrics = self._programs[name].run(_task(environment), self._keys, eta, self._updates)
-            returns[name] = _last_return(metrics)
-            scores[name] = _normalise(environment, returns[name])
-        return Score(returns, scores)
+        """Scores a rule by its parameters; several processes have some environments each."""
+        found = processes.together(lambda: self._returns(eta))
+        merged = functools.reduce(dict.__or__, found)
+        returns = {name: merged[name] for name in self._environments}
+        environments = self._environments.items()
+        return Score(returns, {name: _normalise(e, returns[name]) for name, e in environments})
+
+    def _returns(self, eta: Params) -> dict[str, float]:
+        """Returns in the environments of this process."""
+        own = list(self._environments)[processes.index() :: processes.count()]
+        return {
+            name: _last_return(
+                self._programs[name].run(
+                    _task(self._environments[name]), self._keys, eta, self._updates
+                )
+            )
+            for name in own
+        }
 
 
 def _make_scoring(

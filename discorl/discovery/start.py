@@ -1,7 +1,9 @@
 """Where a discovery starts: the rule, its first parameters, and the run's random keys."""
 
 import dataclasses
+import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,11 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from discorl import rules
+from discorl.discovery import distributions
 from discorl.discovery.config import DiscoverConfig
 from discorl.rules import Disco, Rule
+from discorl.runs import Run, processes
 from discorl.types import Key, Params, UserError
 
 SCRATCH, IMITATED = "scratch", "muesli"  # starts without a file
+COSTS = "blocks.json"  # what each block of agents cost, by which a resumed run deals them out
 
 
 class Keys(NamedTuple):
@@ -83,3 +88,31 @@ def check_start(config: DiscoverConfig, rule: Rule, host_environments: Sequence[
             "the rule is without q, whose advantages would improve its policy targets: expected "
             f"target_improvement 0 and a start other than {IMITATED!r}"
         )
+
+
+def check_same_settings(config: DiscoverConfig) -> None:
+    """Refuses processes that would discover different rules."""
+    for number, other in enumerate(processes.exchange(config.as_dict())):
+        if other != config.as_dict():
+            names = ", ".join(name for name, x in config.as_dict().items() if x != other[name])
+            raise UserError(f"process {number} has other settings than this one: {names}")
+
+
+def kept_costs(run: Run | None) -> list[float]:
+    """What the blocks of a resumed run cost; [] if that is not known."""
+    path = run.path / COSTS if run else None
+    return json.loads(path.read_text()) if path and path.exists() else []
+
+
+def kept_start(run: Run | None) -> Path | None:
+    """The rule that a resumed run started from, if it keeps one."""
+    path = run.path / "start.npz" if run else None
+    return path if path and path.exists() else None
+
+
+def tell_of_sizes_left_out(config: DiscoverConfig) -> None:
+    """Says which sizes of a range have no agent."""
+    for group in config.population:
+        notice = distributions.notice(group.env, group.agents or config.agents)
+        if notice is not None:
+            print(notice, file=sys.stderr)

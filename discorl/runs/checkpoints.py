@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -50,27 +50,33 @@ class _Spec:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-def save(path: str | os.PathLike[str], tree: PyTree) -> None:
-    """Writes a tree of jax or numpy arrays, PRNG keys and Python numbers to a file, atomically."""
+def save(path: str | os.PathLike[str], tree: PyTree, parts: Sequence[str] = ()) -> None:
+    """Writes a tree of jax or numpy arrays, PRNG keys and Python numbers to a file, atomically.
+
+    The other `parts` of the tree, if there are any, are complete files in the same folder by now.
+    """
     leaves, _ = _named_leaves(tree)
     specs = {name: _spec(name, leaf) for name, leaf in leaves.items()}
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr(zipfile.ZipInfo(_MANIFEST), _manifest_text(specs))
+            archive.writestr(zipfile.ZipInfo(_MANIFEST), _manifest_text(specs, parts))
             for name, leaf in leaves.items():
                 npz.add_array(archive, name, _to_stored(name, leaf, specs[name]))
 
     write_atomically(path, write)
 
 
-def restore(path: str | os.PathLike[str], template: PyTree, part: str = "") -> PyTree:
+def restore(
+    path: str | os.PathLike[str], template: PyTree, part: str = "", *, some: bool = False
+) -> PyTree:
     """Reads a tree back, or a part of it, with the template's structure.
 
     The template is like the tree that was saved; its leaves may be `jax.ShapeDtypeStruct`. A leaf
     comes back as the kind the template has there: numpy, Python number, or else a jax array, placed
     like the template's if that was placed on purpose. `part` is the path to the part that the
-    template is like, such as `.learner.params`; nothing else is read.
+    template is like, such as `.learner.params`; nothing else is read. With `some`, the template may
+    lack arrays that the file has.
 
     Raises:
         DamagedCheckpoint: the file cannot be read whole.
@@ -81,18 +87,17 @@ def restore(path: str | os.PathLike[str], template: PyTree, part: str = "") -> P
     specs = {name: _spec(name, leaf) for name, leaf in leaves.items()}
     with contextlib.ExitStack() as stack:
         with _damage_reported(path):
-            file = stack.enter_context(open_regular(path))
-            archive = stack.enter_context(zipfile.ZipFile(file))
-            _check_members(archive, os.fstat(file.fileno()).st_size)
-            found = _read_manifest(archive)
+            archives, found = _open_all(path, stack)
         if part:
             within = (part + "[", part + ".")
             found = {n: x for n, x in found.items() if n == part or n.startswith(within)}
+        if some:
+            found = {name: spec for name, spec in found.items() if name in specs}
         _check_same_tree(path, found, {name: str(spec) for name, spec in specs.items()})
         restored = []
         for name, leaf in leaves.items():
             with _damage_reported(path):
-                stored = _read_array(archive, name, specs[name])
+                stored = _read_array(archives[name], name, specs[name])
             restored.append(_to_leaf(path, name, stored, leaf))
     return jax.tree_util.tree_unflatten(structure, restored)
 
@@ -131,9 +136,28 @@ def _is_foreign(dtype: np.dtype) -> bool:
     return dtype.isbuiltin == 2
 
 
-def _manifest_text(specs: dict[str, _Spec]) -> str:
+def _manifest_text(specs: dict[str, _Spec], parts: Sequence[str]) -> str:
     arrays = {name: str(spec) for name, spec in specs.items()}
-    return json.dumps({"format": _FORMAT, "arrays": arrays}, indent=1)
+    return json.dumps({"format": _FORMAT, "arrays": arrays, "parts": list(parts)}, indent=1)
+
+
+def _open_all(
+    path: Path, stack: contextlib.ExitStack
+) -> tuple[dict[str, zipfile.ZipFile], dict[str, str]]:
+    """Where each array is, in the file or in one of its parts, and what it is."""
+    archives: dict[str, zipfile.ZipFile] = {}
+    found: dict[str, str] = {}
+    names = [path.name]
+    for name in names:
+        file = stack.enter_context(open_regular(path.with_name(name)))
+        archive = stack.enter_context(zipfile.ZipFile(file))
+        _check_members(archive, os.fstat(file.fileno()).st_size)
+        arrays, parts = _read_manifest(archive)
+        if name == path.name:
+            names += parts
+        found = arrays | found
+        archives = dict.fromkeys(arrays, archive) | archives
+    return archives, found
 
 
 def _check_members(archive: zipfile.ZipFile, size: int) -> None:
@@ -145,11 +169,13 @@ def _check_members(archive: zipfile.ZipFile, size: int) -> None:
         raise ValueError("its arrays overlap")
 
 
-def _read_manifest(archive: zipfile.ZipFile) -> dict[str, str]:
+def _read_manifest(archive: zipfile.ZipFile) -> tuple[dict[str, str], list[str]]:
+    """What the arrays of a file are, and the names of its parts."""
     manifest = json.loads(archive.read(_MANIFEST))
     if manifest["format"] != _FORMAT:
         raise ValueError(f"format {manifest['format']}, this version reads {_FORMAT}")
-    return {str(name): str(spec) for name, spec in manifest["arrays"].items()}
+    parts = [Path(str(part)).name for part in manifest.get("parts", ())]
+    return {str(name): str(spec) for name, spec in manifest["arrays"].items()}, parts
 
 
 def _check_same_tree(path: Path, found: dict[str, str], expected: dict[str, str]) -> None:

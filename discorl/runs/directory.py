@@ -45,6 +45,8 @@ class Run:
         config: the configuration it was made with, as JSON gives it back.
     """
 
+    is_shared = False  # whether other processes have some arrays of its checkpoints
+
     def __init__(self, path: Path, lock: BinaryIO | None, noted: Manifest | None = None) -> None:
         described = read_json(path / "config.json", CONFIG_SCHEMA)
         self.path = path
@@ -197,7 +199,7 @@ class Run:
                 table.sync()
             self._tensorboard.flush()
             (self.path / "checkpoints").mkdir(exist_ok=True)
-            checkpoints.save(self._checkpoint(update), state)
+            checkpoints.save(self._checkpoint(update), state, self._parts(update))
             last_finite = update if finite else self._manifest.finite_checkpoint
             self._note(tables=self._prefixes(), checkpoint=update, finite_checkpoint=last_finite)
             self._prune(keep)
@@ -207,6 +209,7 @@ class Run:
         for superfluous in self.checkpoint_updates()[:-keep]:
             if superfluous != self._manifest.finite_checkpoint:
                 self._checkpoint(superfluous).unlink()
+        folders.remove_orphans(self.path / "checkpoints")
 
     def drop_checkpoints(self) -> None:
         """Deletes all checkpoints; a resume then starts over."""
@@ -215,6 +218,7 @@ class Run:
             self._note(checkpoint=None, finite_checkpoint=None)
             for update in self.checkpoint_updates():
                 self._checkpoint(update).unlink()
+            folders.remove_orphans(self.path / "checkpoints")
 
     def restore(
         self, template: PyTree, part: str = "", *, up_to: int | None = None
@@ -225,13 +229,13 @@ class Run:
         set aside with a warning, and the one before taken. See `checkpoints.restore` for the
         arguments; with `up_to`, checkpoints after that update are left out.
         """
-        damages = []
+        damages: list[str] = []
         present = [x for x in self.checkpoint_updates() if up_to is None or x <= up_to]
-        for update in reversed(present):
-            try:
-                state = checkpoints.restore(self._checkpoint(update), template, part)
-            except checkpoints.DamagedCheckpoint as error:
-                damages.append(str(error))
+        for update in reversed(self._exchange(present)[0]):
+            state, damage = self._read(update, template, part)
+            found = [damage for damage in self._exchange(damage) if damage]
+            damages += found
+            if found:
                 continue
             for damage in damages:
                 warnings.warn(f"{damage}; going back to update {update}", stacklevel=2)
@@ -241,6 +245,14 @@ class Run:
             raise UserError("no checkpoint is left whole: " + "; ".join(damages))
         self._go_back_to(None)
         return None
+
+    def _read(self, update: int, template: PyTree, part: str) -> tuple[PyTree, str]:
+        """The state in a checkpoint, and what is damaged of it: nothing, or the state is none."""
+        try:
+            file = self._checkpoint(update)
+            return checkpoints.restore(file, template, part, some=self.is_shared), ""
+        except checkpoints.DamagedCheckpoint as error:
+            return None, str(error)
 
     def metrics(self, table: str = "metrics") -> dict[str, np.ndarray]:
         """All rows of a table as columns, int64 where every value is whole, else float64."""
@@ -283,6 +295,20 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process may write the run."""
+        return self._lock is not None
+
+    def _exchange(self, value: Any) -> list[Any]:
+        """What every process says that has the run open; here there is only this one."""
+        return [value]
+
+    def _parts(self, update: int) -> list[str]:
+        """Names of the other files of a checkpoint."""
+        del update
+        return []
 
     def _check_writable(self) -> None:
         if self._lock is None:

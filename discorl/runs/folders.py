@@ -38,6 +38,18 @@ def require_free(path: Path, copies: Collection[str]) -> None:
             )
 
 
+def part_of_checkpoint(folder: Path, update: int, process: int) -> Path:
+    """Where a process other than the first writes its arrays."""
+    return folder / f"{update:08d}.part-{process}.npz"
+
+
+def remove_orphans(folder: Path) -> None:
+    """Removes parts of checkpoints that are gone or were never completed."""
+    for part in folder.glob("*.part-*.npz"):
+        if not part.with_name(f"{part.name.partition('.')[0]}.npz").exists():
+            part.unlink()
+
+
 @contextlib.contextmanager
 def troubles_reported(path: Path, consequence: str) -> Iterator[None]:
     """Says what an error of the system means for the run, and how to go on."""

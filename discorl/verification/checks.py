@@ -20,7 +20,7 @@ from discorl.verification.cases import Case, cast, flatten, trajectory_of
 
 DEFAULT_LEARNING_RATE = 1e-3
 META_LEARNING_RATE = 5e-4  # of the agent in a meta-gradient case
-ANY_LIFETIME = jnp.int32(1)  # updates; the Disco rules have no schedule
+ANY_LIFETIME = 1  # updates; the Disco rules have no schedule
 
 
 # Programs of a case run a few times only, and most of the time would go into compiling them. The
@@ -80,7 +80,9 @@ def check_rule(case: Case, eta: Params, errors: Errors) -> None:
     for prefix in case.numbered("call"):
         given = case.inputs(f"{prefix}in/")
         rule = Disco(sizes=Sizes.of(eta), num_bins=given["agent"]["q"].shape[-1])
-        state = cast(rule.init_state(ANY_LIFETIME), case.dtype) if state is None else state
+        state = (
+            cast(rule.init_state(jnp.int32(ANY_LIFETIME)), case.dtype) if state is None else state
+        )
         state, computed = jax.jit(_call, static_argnums=0)(rule, eta, state, given)
         errors.add(case, f"{prefix}out/", computed)
 
@@ -153,7 +155,7 @@ def fresh_state(learner: Learner, params: Params, dtype: str) -> LearnerState:
         params=params,
         target_params=params,
         optimizer=learner.optimizer.init(params),
-        rule=cast(learner.rule.init_state(ANY_LIFETIME), dtype),
+        rule=cast(learner.rule.init_state(jnp.int32(ANY_LIFETIME)), dtype),
         key=jax.random.key(0),  # for shuffles, of which this rule makes none
         updates=jnp.zeros((), jnp.int32),
     )

@@ -1,0 +1,96 @@
+"""The command `discorl launch`: several processes on this machine, started again if they fail."""
+
+import argparse
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from discorl.cli.commands import Command, Result
+from discorl.runs.interrupts import interrupts
+from discorl.types import UserError, validation
+
+HOST = "127.0.0.1"
+PATIENCE = 40.0  # seconds in which the others notice that one has ended; a heartbeat takes 20
+USAGE_ERROR = 2  # exit status of a command that would fail again in the same way
+
+
+def launch_command(arguments: list[str], program: str) -> Result:
+    """Run `discorl discover` in several processes on this machine, and restart them if they fail.
+
+    A restarted run goes on from its last checkpoint. Ctrl-C and SIGTERM save it and end all.
+    """
+    parser = argparse.ArgumentParser(prog=program, description=launch_command.__doc__)
+    parser.add_argument("-n", "--processes", type=int, required=True, help="how many to start")
+    parser.add_argument("--restarts", type=int, default=100, help="how often to start them again")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="discover --out FOLDER ...")
+    given = parser.parse_args(arguments)
+    validation.integer("processes", given.processes, least=1)
+    validation.integer("restarts", given.restarts, least=0)
+    if given.command[:1] != ["discover"]:
+        raise UserError(
+            f"the command to launch is {' '.join(given.command) or 'missing'!r}; expected "
+            "`discover` with its options"
+        )
+    resumed = {option.partition("=")[0] for option in given.command} & {"--resume"}
+    options = [] if resumed else ["--resume-if-exists"]
+    command = [sys.executable, "-m", "discorl.cli", *given.command, *options]
+    status, restarts = supervise(command, given.processes, given.restarts)
+    data = {"processes": given.processes, "restarts": restarts, "status": status}
+    return Result(data, f"restarts: {restarts}", ok=status == 0)
+
+
+def supervise(command: Sequence[str], count: int, restarts: int) -> tuple[int, int]:
+    """Runs a command in processes that find each other, until they succeed or the user stops them.
+
+    Returns:
+        the exit status, and how often all were started again.
+    """
+    with interrupts() as interrupted:
+        for attempt in range(restarts + 1):
+            status = _run(command, count, interrupted)
+            if status in (0, USAGE_ERROR) or interrupted():
+                break
+            if attempt < restarts:
+                print(
+                    f"a process ended with status {status}: all start again "
+                    f"({attempt + 1} of at most {restarts})",
+                    file=sys.stderr,
+                )
+        return status, attempt
+
+
+def _run(command: Sequence[str], count: int, interrupted: Callable[[], bool]) -> int:
+    """Starts all processes once; returns 0 or the status of the first that failed."""
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        where = f"{HOST}:{free.getsockname()[1]}"
+    children = [
+        subprocess.Popen(
+            [*command, "--coordinator", where, "--processes", str(count), "--process", str(i)],
+            start_new_session=True,  # Ctrl-C comes to us, who pass it on once
+        )
+        for i in range(count)
+    ]
+    told, deadline, first = False, float("inf"), 0
+    try:
+        while any(child.poll() is None for child in children):
+            if interrupted() and not told:
+                told = True
+                for child in children:
+                    child.terminate()
+            if not first:
+                first = next((child.returncode for child in children if child.returncode), 0)
+                deadline = time.monotonic() + PATIENCE if first else deadline
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    return first or next((child.returncode for child in children if child.returncode), 0)
+
+
+COMMANDS: dict[str, Command] = {"": launch_command}

@@ -1,0 +1,134 @@
+"""Where the cells of a comparison run: in processes here, on a Dask cluster, or in a Slurm queue.
+
+Any `concurrent.futures.Executor` will do. Workers need discorl, and the comparison's directory at
+the same path.
+"""
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from pathlib import Path
+from typing import Any, TypeVar
+
+from discorl.comparison.cells import Cell
+from discorl.training.compiled.trainer import ProgramCache
+from discorl.types import UserError, specs, validation
+
+KINDS = ("processes:N", "dask:tcp://HOST:PORT", "slurm:partition=NAME,timeout_min=60")
+MOST_LOSSES = 3  # of workers in one cell: it may be the cell that kills them
+_PROGRAMS = ProgramCache()  # of this worker
+
+Answer = TypeVar("Answer")
+
+
+def make_executor(text: str, folder: Path) -> Executor:
+    """An executor by its description, one of `KINDS`.
+
+    Args:
+        text: the description.
+        folder: where a queue keeps its files.
+
+    Raises:
+        UserError: there is no such executor, or its package is not installed.
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "processes":
+        count = int(rest) if rest.isdecimal() else rest
+        validation.integer("executor processes", count, least=1)
+        # Not forks, which would share JAX's threads.
+        return ProcessPoolExecutor(int(count), multiprocessing.get_context("spawn"))
+    if kind == "dask":
+        return _dask(rest)
+    if kind == "slurm":
+        return _Slurm(specs.parse(text).parameters, folder)
+    raise UserError(f"executor is {text!r}; expected one of {', '.join(KINDS)}")
+
+
+def run_elsewhere(
+    executor: Executor, calls: Mapping[Cell, Callable[..., Answer]]
+) -> Iterator[tuple[Cell, Answer]]:
+    """Has workers make calls, for their answers as they come.
+
+    The call of a worker that is lost is made again.
+
+    Raises:
+        UserError: workers were lost in it too often.
+    """
+    losses: Counter[Cell] = Counter()
+    waiting: dict[Future, Cell] = {}
+    try:
+        for cell, call in calls.items():
+            waiting[executor.submit(_call, call)] = cell
+        while waiting:
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                cell = waiting.pop(future)
+                error = future.exception()
+                if error is None:
+                    yield cell, future.result()
+                    continue
+                losses[cell] += 1
+                if losses[cell] > MOST_LOSSES:
+                    raise _lost(cell, error)
+                waiting[executor.submit(_call, calls[cell])] = cell
+    except BrokenExecutor as error:
+        raise _lost(cell, error) from error
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _call(call: Callable[..., Answer]) -> Answer:
+    """In a worker, whose cells share compiled programs."""
+    return call(programs=_PROGRAMS)
+
+
+def _lost(cell: Cell, error: BaseException) -> UserError:
+    why = f"{type(error).__name__}: {error}".rstrip(": ")
+    return UserError(f"{cell}: workers were lost ({why}); `--resume` runs what is missing")
+
+
+def _dask(address: str) -> Executor:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise UserError("executor 'dask' needs `pip install discorl[dask]`") from error
+    try:
+        client = Client(address)
+    except (OSError, ValueError) as error:
+        raise UserError(f"executor: no Dask scheduler answers at {address!r}: {error}") from error
+    # Cells write files: the same call is not the same result.
+    return client.get_executor(pure=False)
+
+
+class _Slurm(Executor):
+    """Jobs of a Slurm queue, as submitit starts them."""
+
+    def __init__(self, options: dict[str, Any], folder: Path) -> None:
+        try:
+            import submitit
+        except ImportError as error:
+            raise UserError("executor 'slurm' needs `pip install discorl[slurm]`") from error
+        self._jobs = submitit.AutoExecutor(folder=folder, cluster=options.pop("cluster", "slurm"))
+        own = ("timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node")
+        self._jobs.update_parameters(
+            **{name if name in own else f"slurm_{name}": value for name, value in options.items()}
+        )
+        self._waiting = ThreadPoolExecutor(1000)  # each for one job
+
+    def submit(self, function: Callable, /, *arguments: Any, **options: Any) -> Future:
+        """Queues a call; the future ends with its job."""
+        return self._waiting.submit(self._jobs.submit(function, *arguments, **options).result)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Waits for the jobs."""
+        self._waiting.shutdown(wait, cancel_futures=cancel_futures)

@@ -1,0 +1,148 @@
+"""Blocks of agents: which device runs which, and the sum of what they say about the rule.
+
+A block is a program on one device, whose shape follows from the settings. The sum over blocks adds
+agents one after the other. So a result depends on the settings, never on the number of devices.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from discorl.types import Array
+
+_AXIS = "devices"
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Agents of one group that run as one program on one device."""
+
+    group: int
+    first: int  # number of its first agent in the group
+    start: int  # and in the population
+    count: int
+
+    @property
+    def agents(self) -> slice:
+        """Its agents in an array over the population, [agents]."""
+        return slice(self.start, self.start + self.count)
+
+
+def split(counts: Sequence[int], size: int) -> list[Block]:
+    """The blocks of a population.
+
+    Args:
+        counts: agents of each group.
+        size: agents of a block, except that the last of a group may be smaller; 0: the whole group.
+    """
+    starts = itertools.accumulate(counts, initial=0)
+    return [
+        Block(group, first, start + first, min(size or count, count - first))
+        for group, (count, start) in enumerate(zip(counts, starts, strict=False))
+        for first in range(0, count, size or count)
+    ]
+
+
+def deal(costs: Sequence[float], places: int) -> list[int]:
+    """Gives each block a place: the most expensive first, to the place with the least to do."""
+    load = [0.0] * places
+    chosen = [0] * len(costs)
+    for block in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        place = min(range(places), key=lambda p: (load[p], p))
+        chosen[block] = place
+        load[place] += costs[block]
+    return chosen
+
+
+class OrderedSum:
+    """Sums rows of numbers, one for each agent, in the order of the agents.
+
+    Every device gets a slice of all rows (all-to-all), adds it up and hands it out (all-gather).
+    """
+
+    def __init__(
+        self, blocks: Sequence[Block], devices: Sequence[jax.Device], every: Sequence[jax.Device]
+    ) -> None:
+        """Lays out the rows.
+
+        Args:
+            blocks: of the population.
+            devices: of each block.
+            every: all devices there are. Those without a block take part only where their process
+                would have none.
+        """
+        held: dict[jax.Device, list[int]] = {}
+        for i, device in enumerate(devices):
+            held.setdefault(device, []).append(i)
+        for device in every:
+            if all(device.process_index != other.process_index for other in held):
+                held[device] = []
+        self._height = max(sum(blocks[i].count for i in rows) for rows in held.values())
+        self._order = np.zeros(sum(block.count for block in blocks), np.int32)
+        for place, rows in enumerate(held.values()):
+            offset = place * self._height
+            for i in rows:
+                self._order[blocks[i].agents] = offset + np.arange(blocks[i].count)
+                offset += blocks[i].count
+        here = jax.process_index()
+        self._held = {d: rows for d, rows in held.items() if d.process_index == here}
+        self._mesh = Mesh(np.array(list(held)), (_AXIS,))
+        self.program = jax.jit(
+            jax.shard_map(
+                self._add,
+                mesh=self._mesh,
+                in_specs=PartitionSpec(_AXIS),
+                out_specs=PartitionSpec(),
+                check_vma=False,
+            )
+        )
+
+    def __call__(self, rows: Mapping[int, Array], like: jax.ShapeDtypeStruct) -> Array:
+        """The sum, [R], on a device of this process.
+
+        Args:
+            rows: of each block of this process, [agents of the block, R].
+            like: shape and dtype of the sum.
+        """
+        total = self.program(self.place(rows, like)).addressable_data(0)
+        return total[: like.shape[0]]
+
+    def place(self, rows: Mapping[int, Array], like: jax.ShapeDtypeStruct) -> Array:
+        """The rows of all devices as one array, with zeros where a device has fewer than others.
+
+        Returns:
+            [devices x rows, R rounded up to a multiple of the devices].
+        """
+        count = self._mesh.size
+        shape = (self._height, -(-like.shape[0] // count) * count)
+        parts = [
+            _stack([rows[i] for i in blocks], shape)
+            if blocks
+            else jnp.zeros(shape, like.dtype, device=device)
+            for device, blocks in self._held.items()
+        ]
+        sharding = NamedSharding(self._mesh, PartitionSpec(_AXIS))
+        whole = (count * shape[0], shape[1])
+        return jax.make_array_from_single_device_arrays(whole, sharding, parts)
+
+    def _add(self, rows: Array) -> Array:
+        slices = jax.lax.all_to_all(rows, _AXIS, split_axis=1, concat_axis=0, tiled=True)
+        total, _ = jax.lax.scan(
+            lambda total, i: (total + slices[i], None),
+            jnp.zeros_like(slices[0]),
+            jnp.asarray(self._order),
+        )
+        return jax.lax.all_gather(total, _AXIS, tiled=True)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _stack(rows: Sequence[Array], shape: tuple[int, int]) -> Array:
+    """The rows below each other, with zeros up to the shape."""
+    stacked = jnp.concatenate(rows)
+    return jnp.pad(stacked, [(0, n - m) for n, m in zip(shape, stacked.shape, strict=True)])

@@ -1,0 +1,157 @@
+"""How the meta-gradients of many agents move one rule."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+
+from discorl.agent.config import OptimiserConfig
+from discorl.agent.optimiser import make_optimiser
+from discorl.discovery.blocks import OrderedSum
+from discorl.discovery.config import DiscoverConfig
+from discorl.types import Array, Metrics, Params, PyTree
+
+
+class Combination:
+    """Agents' Adams where the agents are, then the mean of their updates."""
+
+    def __init__(self, config: DiscoverConfig, ordered_sum: OrderedSum) -> None:
+        self._config = config
+        self._adam = make_optimiser(
+            OptimiserConfig(learning_rate=config.meta_learning_rate, schedule=config.meta_schedule),
+            steps=config.meta_steps,
+        )
+        self._sum = ordered_sum
+        self._contribute = jax.jit(self.contribute, donate_argnums=1)
+        self._move = jax.jit(self.move, donate_argnums=1)
+
+    def init(self, eta: Params, counts: Sequence[int]) -> PyTree:
+        """States of the Adams.
+
+        Args:
+            eta: the rule's parameters.
+            counts: agents of each block, 0 for blocks of other processes.
+
+        Returns:
+            a tuple of one tree for each block, every leaf [agents, ...], None for blocks of other
+            processes; or the state of the only Adam, if the population has one for all.
+        """
+        adam = self._adam.init(eta)
+        if not self._config.per_agent_adam:
+            return adam
+        return tuple(
+            jax.tree.map(lambda x, n=n: jnp.stack([x] * n), adam) if n else None for n in counts
+        )
+
+    def __call__(
+        self, eta: Params, optimizers: PyTree, gradients: Mapping[int, Params]
+    ) -> tuple[Params, PyTree, Metrics, dict[int, Array]]:
+        """Moves the rule.
+
+        Args:
+            eta: the rule's parameters.
+            optimizers: the Adams, used up; see `init`.
+            gradients: meta-gradients of each block of this process, every leaf [agents, ...].
+
+        Returns:
+            the moved parameters; the Adams; metrics of the whole; norms of the meta-gradients of
+            each block, [agents].
+        """
+        adams = list(optimizers) if self._config.per_agent_adam else None
+        rows, norms = {}, {}
+        for i, of_block in gradients.items():
+            place = jax.tree.leaves(of_block)[0].sharding
+            rows[i], adam, norms[i] = self._contribute(
+                jax.device_put(eta, place), None if adams is None else adams[i], of_block
+            )
+            if adams is not None:
+                adams[i] = adam
+        like = jax.eval_shape(_row, eta, eta, jnp.zeros(2))
+        # On the default device, like everything else that is not of one block.
+        total = jax.device_put(self._sum(rows, like), jax.local_devices()[0])
+        eta, adam, whole = self._move(eta, None if adams is not None else optimizers, total)
+        return eta, adam if adams is None else tuple(adams), whole, norms
+
+    def contribute(
+        self, eta: Params, optimizers: PyTree, gradients: Params
+    ) -> tuple[Array, PyTree, Array]:
+        """What the agents of a block have to say about the rule.
+
+        A meta-gradient that is not finite, or too large, is left out: it changes neither the rule
+        nor its agent's Adam.
+
+        Args:
+            eta: the rule's parameters.
+            optimizers: states of the agents' Adams, every leaf [agents, ...]; None if the
+                population has a single one.
+            gradients: the meta-gradients, every leaf [agents, ...].
+
+        Returns:
+            rows to be summed over all agents, see `_row`, [agents, R]; the Adams; the norm of each
+            meta-gradient, [agents].
+        """
+        norms = jax.vmap(optax.tree.norm)(gradients)
+        kept = self.is_kept(norms)
+
+        def choose(x: Array, y: Array | int) -> Array:
+            return jnp.where(kept.reshape(-1, *[1] * (x.ndim - 1)), x, y)
+
+        gradients = jax.tree.map(lambda x: choose(x, 0), gradients)
+        updates = gradients
+        if optimizers is not None:
+            updates, moved = jax.vmap(lambda g, o: self._adam.update(g, o, eta))(
+                gradients, optimizers
+            )
+            updates = jax.tree.map(lambda x: choose(x, 0), updates)
+            optimizers = jax.tree.map(choose, moved, optimizers)
+        directed = kept & (norms > 0)
+        lengths = jnp.where(directed, norms, jnp.inf)
+        directions = jax.vmap(lambda g, n: jax.tree.map(lambda x: x / n, g))(gradients, lengths)
+        counted = jnp.stack([kept, directed], axis=1).astype(norms.dtype)
+        return jax.vmap(_row)(updates, directions, counted), optimizers, norms
+
+    def move(
+        self, eta: Params, optimizer: PyTree, total: Array
+    ) -> tuple[Params, PyTree, dict[str, Array]]:
+        """Moves the rule by the sum of what the agents say.
+
+        Args:
+            eta: the rule's parameters.
+            optimizer: state of the population's Adam; None if the agents have theirs.
+            total: sum of the agents' rows, see `contribute`, [R].
+
+        Returns:
+            the moved parameters; the Adam; metrics of the whole.
+        """
+        _, unravel = ravel_pytree((eta, eta, jnp.zeros(2)))
+        update, directions, (kept, count) = unravel(total)
+        update = jax.tree.map(lambda x: x / jnp.maximum(1, kept), update)
+        if optimizer is not None:
+            update, optimizer = self._adam.update(update, optimizer, eta)
+        # The mean cosine between the meta-gradients of two agents; NaN if there are not two.
+        cosines = optax.tree.norm(directions) ** 2 - count
+        whole = {
+            "meta/gradient_cosine": cosines / (count * (count - 1)),
+            "meta/eta_norm": optax.tree.norm(eta),
+            "meta/eta_update_norm": optax.tree.norm(update),
+            "meta/kept": kept,
+        }
+        return optax.apply_updates(eta, update), optimizer, whole
+
+    def is_kept(self, norms: Array | np.ndarray) -> Array:
+        """Which meta-gradients count, by their norms."""
+        return jnp.isfinite(norms) & (norms <= self._config.max_meta_gradient)
+
+
+def _row(update: Params, direction: Params, counted: Array) -> Array:
+    """What one agent adds to the sum: its update, its meta-gradient's direction, and counts.
+
+    Args:
+        update: zero if the meta-gradient is left out.
+        direction: of norm 1, or 0 if there is none.
+        counted: [2], 1 if the meta-gradient is kept, and 1 if it has a direction.
+    """
+    return ravel_pytree((update, direction, counted))[0]

@@ -1,0 +1,189 @@
+"""Processes that work on one run together: how they meet, what they tell each other, how they end.
+
+JAX connects them (`jax.distributed`). Every exchange is a collective: all processes make the same
+calls in the same order, or all of them wait. A process that fails therefore ends at once and takes
+the others with it; the scheduler starts them all again, and the run is resumed.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from discorl.types import UserError, validation
+
+HEARTBEAT_SECONDS = 20  # after which a silent process counts as dead
+START_SECONDS = 600  # that processes wait for each other at the start
+_AGREED = "raised in all processes"
+
+Answer = TypeVar("Answer")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The processes of a run, one of which this is.
+
+    Without any of the fields, JAX asks the scheduler: Slurm, Open MPI, Kubernetes or a TPU pod.
+    """
+
+    coordinator: str | None = None  # HOST:PORT of process 0, which listens there and nowhere else
+    processes: int | None = None
+    process: int | None = None  # number of this one
+
+    def __post_init__(self) -> None:
+        given = (self.coordinator, self.processes, self.process)
+        if all(value is None for value in given):
+            return
+        if any(value is None for value in given):
+            raise UserError(
+                f"coordinator is {self.coordinator!r}, processes {self.processes} and process "
+                f"{self.process}: expected all three, or none where a scheduler knows them"
+            )
+        assert self.coordinator is not None and self.processes is not None
+        host, _, port = self.coordinator.rpartition(":")
+        if not host or not port.isdecimal():
+            raise UserError(f"coordinator is {self.coordinator!r}; expected HOST:PORT")
+        validation.integer("processes", self.processes, least=1)
+        validation.integer("process", self.process, least=0, most=self.processes - 1)
+
+
+def index() -> int:
+    """Number of this process."""
+    return jax.process_index() if jax.distributed.is_initialized() else 0
+
+
+def count() -> int:
+    """Number of processes."""
+    return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
+@contextlib.contextmanager
+def joined(cluster: Cluster | bool) -> Iterator[None]:
+    """Works together with the other processes; any failure ends this process, whatever it is.
+
+    Process 0 speaks for all: the others print nothing but their own failures. `True` is a cluster
+    that a scheduler knows, and `False` is none.
+    """
+    if cluster is False:
+        yield
+        return
+    _connect(Cluster() if cluster is True else cluster)
+    with contextlib.ExitStack() as stack:
+        if index() > 0:
+            nothing = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
+            stack.enter_context(contextlib.redirect_stdout(nothing))
+            stack.enter_context(contextlib.redirect_stderr(nothing))
+        try:
+            yield
+        except BaseException as error:
+            # An ordinary exit would wait for the others, and they for this process.
+            _tell(error)
+            os._exit(2 if isinstance(error, UserError) else 1)
+
+
+def _connect(cluster: Cluster) -> None:
+    if not jax.distributed.is_initialized():
+        try:
+            jax.distributed.initialize(
+                coordinator_address=cluster.coordinator,
+                num_processes=cluster.processes,
+                process_id=cluster.process,
+                # By default it would listen on all addresses of the machine.
+                coordinator_bind_address=None if cluster.process else cluster.coordinator,
+                initialization_timeout=START_SECONDS,
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            )
+        except ValueError as error:
+            raise UserError(
+                f"no scheduler tells how many processes there are ({error}): give coordinator, "
+                "processes and process"
+            ) from error
+        except RuntimeError as error:
+            raise UserError(f"the processes cannot meet: {error}") from error
+    # The first collective waits for 30 seconds only, and compiling may take longer.
+    with _without_output():
+        exchange(None)
+
+
+@contextlib.contextmanager
+def _without_output() -> Iterator[None]:
+    """Keeps what libraries write to the standard output, where results belong, out of it.
+
+    Gloo tells there of its connections.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with open(os.devnull, "w") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _tell(error: BaseException) -> None:
+    if _is_agreed(error) and index() > 0:
+        return  # process 0 says it
+    where = "" if _is_agreed(error) else f"process {index()}: "
+    if isinstance(error, UserError):
+        text = str(error)
+    elif isinstance(error, jax.errors.JaxRuntimeError):
+        text = f"another process is gone: {str(error).splitlines()[0]}"
+    else:
+        text = "".join(traceback.format_exception(error))
+    print(f"discorl: {where}{text}", file=sys.__stderr__, flush=True)
+
+
+def _is_agreed(error: BaseException | None) -> bool:
+    """Whether all processes raise it, itself or what it comes from."""
+    if error is None:
+        return False
+    return _AGREED in getattr(error, "__notes__", ()) or _is_agreed(error.__cause__)
+
+
+def exchange(value: Any) -> list[Any]:
+    """What every process has to say, in their order."""
+    if count() == 1:
+        return [value]
+    data = np.frombuffer(pickle.dumps(value), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(data.size))
+    # Few lengths, since each is compiled for.
+    padded = np.zeros(max(1024, 1 << int(sizes.max() - 1).bit_length()), np.uint8)
+    padded[: data.size] = data
+    gathered = multihost_utils.process_allgather(padded)
+    return [
+        pickle.loads(row[:size].tobytes())  # from processes of our own
+        for row, size in zip(gathered, sizes, strict=True)
+    ]
+
+
+def together(function: Callable[[], Answer]) -> list[Answer]:
+    """Calls a function in every process, for the answers of all.
+
+    Raises:
+        UserError: it was raised in one of them, and so it is in all.
+    """
+    if count() == 1:
+        return [function()]
+    failure: UserError | None = None
+    answer: Any = None
+    try:
+        answer = function()
+    except UserError as error:
+        failure = error
+    found = exchange((answer, failure))
+    for number, (_, theirs) in enumerate(found):
+        if theirs is not None:
+            shared = type(theirs)(f"process {number}: {theirs}" if number else str(theirs))
+            shared.add_note(_AGREED)
+            raise shared
+    return [answer for answer, _ in found]

@@ -1,0 +1,113 @@
+"""A run directory that several processes write together."""
+
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from discorl.runs import checkpoints, folders, processes
+from discorl.runs.directory import KEEP, Run
+from discorl.runs.metrics import Row
+from discorl.types import PyTree, UserError
+
+_VISIBLE_SECONDS = 15.0  # that a new file may take to be seen by other hosts
+
+
+class SharedRun(Run):
+    """A run whose folder all processes see: process 0 writes it, and the others their arrays.
+
+    A checkpoint is process 0's file and a part by each other process. Process 0 writes its file
+    last; that is what makes a checkpoint of the parts.
+    """
+
+    is_shared = True
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        config: Mapping[str, Any],
+        kind: str = "train",
+        copies: Mapping[str, Path | None] | None = None,
+    ) -> Self:
+        """See `Run.create`; called by all processes."""
+        return cls._by_the_first(
+            path, lambda: super(SharedRun, cls).create(path, config, kind, copies)
+        )
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        accept_changes: bool = False,
+    ) -> Self:
+        """See `Run.open`; called by all processes."""
+        return cls._by_the_first(
+            path,
+            lambda: super(SharedRun, cls).open(
+                path, read_only=read_only, accept_changes=accept_changes
+            ),
+        )
+
+    @classmethod
+    def _by_the_first(cls, path: str | os.PathLike[str], make: Any) -> Self:
+        made: list[Self] = []
+        processes.together(lambda: made.append(make()) if processes.index() == 0 else None)
+        _check_shared(Path(path))
+        return made[0] if made else super().open(path, read_only=True)
+
+    def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
+        """See `Run.log`."""
+        if self.writes:
+            super().log(rows, table)
+
+    def save(self, update: int, state: PyTree, *, keep: int = KEEP, finite: bool = True) -> None:
+        """See `Run.save`; every process gives the arrays that it has."""
+
+        def save_part() -> None:
+            if not self.writes:
+                with folders.troubles_reported(self.path, "this checkpoint was not written"):
+                    checkpoints.save(self._part(update, processes.index()), state)
+
+        def save() -> None:
+            if self.writes:
+                super(SharedRun, self).save(update, state, keep=keep, finite=finite)
+
+        processes.together(save_part)
+        processes.together(save)
+
+    def _parts(self, update: int) -> list[str]:
+        return [self._part(update, i).name for i in range(1, processes.count())]
+
+    def _part(self, update: int, process: int) -> Path:
+        return folders.part_of_checkpoint(self.path / "checkpoints", update, process)
+
+    def _exchange(self, value: Any) -> list[Any]:
+        return processes.exchange(value)
+
+
+def _check_shared(path: Path) -> None:
+    """Refuses a folder that not all processes see."""
+    # By its ending, what a killed process leaves of it is removed later.
+    mark = path / f".{processes.exchange(secrets.token_hex(8))[0]}.partial"
+    if processes.index() == 0:
+        mark.touch()
+    processes.exchange(None)
+
+    def look() -> None:
+        until = time.monotonic() + _VISIBLE_SECONDS
+        while not mark.exists():
+            if time.monotonic() > until:
+                raise UserError(
+                    f"out is {path}, which this process does not share with process 0: expected a "
+                    "folder on a file system that all hosts mount at the same place"
+                )
+            time.sleep(0.1)
+
+    processes.together(look)
+    if processes.index() == 0:
+        mark.unlink()
