@@ -10,6 +10,7 @@ import pytest
 from learners import fresh, network_for, random_trajectory
 
 from discorl.agent.learner import Learner
+from discorl.reports.charts import band
 from discorl.reports.inspection import (
     bootstrapping,
     coefficients,
@@ -20,7 +21,7 @@ from discorl.reports.inspection import (
     response,
     sensitivity,
 )
-from discorl.reports.inspection.findings import DoesNotApplyError, over_lives, text_of
+from discorl.reports.inspection.findings import DoesNotApplyError, text_of
 from discorl.reports.inspection.readings import Asked
 from discorl.reports.inspection.subject import Life, Reading
 from discorl.rules import PPO, ActorCritic, Disco, Lean, Muesli, QLambda, Rule, Sizes
@@ -118,7 +119,7 @@ def test_a_rule_beside_is_told_the_same_advantages(data):
 
 
 def test_means_over_agents_leave_out_what_is_unknown():
-    mean, low, high = over_lives(np.array([[1.0, np.nan], [3.0, np.nan]]))
+    mean, low, high = band(np.array([[1.0, np.nan], [3.0, np.nan]]))
     np.testing.assert_array_equal(mean, [2.0, np.nan])
     np.testing.assert_array_equal([low[0], high[0]], [1.0, 3.0])
     assert text_of(np.array([1.0, 3.0])) == "2.00 [1.00, 3.00]"

@@ -12,7 +12,7 @@ import numpy as np
 
 from discorl.comparison.entries import EnvironmentEntry, RuleEntry, folder_name
 from discorl.runs import Run
-from discorl.runs.files import write_atomically, write_errors_reported
+from discorl.runs.files import write_bytes, write_errors_reported
 from discorl.runs.interrupts import Stopped
 from discorl.runs.metrics import EPISODES, RETURN, STEP, recent_return
 from discorl.runs.schemas import read_json
@@ -92,7 +92,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     content = json.dumps(record, indent=1).encode()
     with write_errors_reported(path / RECORD):
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(path / RECORD, lambda file: file.write(content))
+        write_bytes(path / RECORD, content)
 
 
 def run(

@@ -1,12 +1,13 @@
 """The content of charts, which a script on the page or matplotlib draws."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from discorl.comparison.results import Results
+from discorl.runs.metrics import by_seed, known_mean
 from discorl.runs.panels import Scale
 from discorl.runs.statistics import AGGREGATES
 
@@ -82,6 +83,25 @@ class IntervalChart:
 
 
 Chart = LineChart | IntervalChart
+
+
+def thinned(
+    columns: Mapping[str, np.ndarray], along: str, name: str, points: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """A column along another, thinned to at most `points`: [N], and means by seed, [S, N]."""
+    place, values = by_seed(columns, along, name)
+    pieces = np.array_split(np.arange(len(place)), min(points, len(place)))
+    means = [known_mean(values[:, piece]) for piece in pieces]
+    return np.array([place[piece[-1]] for piece in pieces]), np.stack(means, axis=1)
+
+
+def band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, lowest and highest over the first axis; NaN where there is no value."""
+    known = np.isfinite(values)
+    some = known.any(axis=0)
+    low = np.where(some, np.where(known, values, np.inf).min(axis=0), np.nan)
+    high = np.where(some, np.where(known, values, -np.inf).max(axis=0), np.nan)
+    return known_mean(np.moveaxis(values, 0, -1)), low, high
 
 
 def aggregate_titles(results: Results) -> dict[str, str]:

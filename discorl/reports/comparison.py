@@ -9,7 +9,7 @@ from typing import Any
 from discorl.comparison.results import Results
 from discorl.reports import charts, figures, page, sections
 from discorl.reports.charts import LineChart
-from discorl.runs.files import write_atomically, write_errors_reported
+from discorl.runs.files import write_bytes, write_errors_reported
 
 PAGE = "index.html"
 
@@ -28,7 +28,7 @@ def write(results: Results, folder: Path | None = None) -> Path:
             "curves.csv": as_csv(_curve_rows(results)),
         }
         for name, content in tables.items():
-            _write(folder / name, content)
+            write_bytes(folder / name, content)
         labels = [rule.label for rule in results.config.rules]
         drawn = [
             chart for chart in _charts(results) if not isinstance(chart, LineChart) or chart.lines
@@ -42,7 +42,7 @@ def write(results: Results, folder: Path | None = None) -> Path:
             charts=drawn,
             **sections.context(results, tables["scores.csv"], drawn),
         )
-        _write(folder / PAGE, content)
+        write_bytes(folder / PAGE, content)
     return folder / PAGE
 
 
@@ -97,7 +97,3 @@ def _charts(results: Results) -> list[charts.Chart]:
     if results.improvements:
         found.append(charts.improvements(results))
     return found + charts.curves(results)
-
-
-def _write(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda file: file.write(content))

@@ -14,18 +14,16 @@ import numpy as np
 from discorl import envs
 from discorl.envs import Reference, references
 from discorl.reports import page
-from discorl.reports.charts import Line, LineChart
+from discorl.reports.charts import Line, LineChart, band, thinned
 from discorl.reports.page import NOTHING, Cell, Table
 from discorl.runs import Run, panels
-from discorl.runs.files import read_bytes, write_atomically, write_errors_reported
+from discorl.runs.files import read_bytes, write_bytes, write_errors_reported
 from discorl.runs.metrics import (
     EPISODES,
     PLACES,
     RETURN,
     STEP,
     TABLES,
-    by_seed,
-    known_mean,
     recent_return,
     recent_score,
 )
@@ -97,7 +95,7 @@ def write(paths: Sequence[Path], file: Path) -> Path:
     )
     with write_errors_reported(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, lambda stream: stream.write(content))
+        write_bytes(file, content)
     return file
 
 
@@ -176,17 +174,9 @@ def _rank(name: str) -> int:
 
 def _line(series: int, columns: Columns, along: str, name: str) -> Line:
     """One column over time, thinned out: means over seeds, with the band around them."""
-    place, values = by_seed(columns, along, name)
-    pieces = np.array_split(np.arange(len(place)), min(POINTS, len(place)))
-    x = np.array([place[piece[-1]] for piece in pieces])
-    means = np.stack([known_mean(values[:, piece]) for piece in pieces], axis=1)
-    y = known_mean(means.T)
-    if len(values) == 1:
-        return Line(series, x, y)
-    none = np.isnan(y)
-    low = np.where(none, np.nan, np.where(np.isnan(means), np.inf, means).min(axis=0))
-    high = np.where(none, np.nan, np.where(np.isnan(means), -np.inf, means).max(axis=0))
-    return Line(series, x, y, low, high)
+    x, means = thinned(columns, along, name, POINTS)
+    mean, low, high = band(means)
+    return Line(series, x, mean) if len(means) == 1 else Line(series, x, mean, low, high)
 
 
 # --- tables ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import jax
 
-from discorl.runs.files import cache_root, read_bytes, write_atomically
+from discorl.runs.files import cache_root, read_bytes, write_bytes
 from discorl.types import UserError
 
 _CHECKSUM = hashlib.sha256().digest_size
@@ -81,7 +81,7 @@ class _CheckedCache:
         """Keeps a program."""
         with contextlib.suppress(OSError, UserError):  # a cache is not worth a run
             content = _checksum(key, value) + value
-            write_atomically(self._file(key), lambda file: file.write(content))
+            write_bytes(self._file(key), content)
 
     def _file(self, key: str) -> Path:
         return self._path / f"{key}.program"

@@ -83,17 +83,17 @@ class Run:
             folders.require_free(path, wanted)  # another process may have been quicker
             sums = {"config.json": manifest.sha256_of_bytes(described)}
             with folders.troubles_reported(path, "the run was not created"):
-                folders.write(
+                files.write_bytes(
                     path / versions.NAME, json.dumps(versions.versions(), indent=2).encode()
                 )
                 for name, source in wanted.items():
                     content = files.read_bytes(source, 2**30)
-                    folders.write(path / name, content)
+                    files.write_bytes(path / name, content)
                     sums[name] = manifest.sha256_of_bytes(content)
                 noted = Manifest(sums)
                 noted.write(path)
                 # Last, because it is what makes the directory a run.
-                folders.write(path / "config.json", described)
+                files.write_bytes(path / "config.json", described)
             return cls(path, lock, noted)
         except BaseException:
             lock.close()
@@ -163,7 +163,7 @@ class Run:
         others = {n: x for n, x in self._manifest.files.items() if n != "config.json"}
         with folders.troubles_reported(self.path, "the configuration is as it was"):
             self._note(files=others)  # so that a kill in between does not look like an edit
-            folders.write(self.path / "config.json", described)
+            files.write_bytes(self.path / "config.json", described)
             self._note(files={**others, "config.json": manifest.sha256_of_bytes(described)})
         self.config = dict(config)
 

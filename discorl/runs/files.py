@@ -71,6 +71,11 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
     _sync_folder(path.parent)
 
 
+def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
+    """Replaces the content of a file; see `write_atomically`."""
+    write_atomically(path, lambda file: file.write(content))
+
+
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
     """Removes what writers that were killed left in a folder.
 

@@ -13,11 +13,6 @@ from discorl.types import UserError
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-def write(path: Path, content: bytes) -> None:
-    """Replaces a small file in one step."""
-    files.write_atomically(path, lambda file: file.write(content))
-
-
 def require_free(path: Path, copies: Collection[str]) -> None:
     """Refuses a folder that holds anything but what a killed `Run.create` left there."""
     if (path / "config.json").exists():

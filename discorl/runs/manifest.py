@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from discorl.runs.files import open_regular, read_errors_reported, sha256_of, write_atomically
+from discorl.runs.files import open_regular, read_errors_reported, sha256_of, write_bytes
 from discorl.runs.schemas import Each, read_json
 from discorl.types import UserError
 
@@ -47,8 +47,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Replaces the manifest of a run."""
-        content = json.dumps(dataclasses.asdict(self), indent=1).encode()
-        write_atomically(folder / NAME, lambda file: file.write(content))
+        write_bytes(folder / NAME, json.dumps(dataclasses.asdict(self), indent=1).encode())
 
     def changes(self, folder: Path, checkpoints: Sequence[int]) -> list[str]:
         """What differs from the manifest, in words, given the updates that have a checkpoint."""

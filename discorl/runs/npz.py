@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from discorl.runs.files import naming, read_bytes, write_atomically, write_errors_reported
+from discorl.runs.files import naming, read_bytes, write_bytes, write_errors_reported
 from discorl.types import UserError
 
 MAX_BYTES = 2**30  # that `read` takes: of a file, and of everything in it once unpacked
@@ -72,7 +72,7 @@ def write(
         for name, array in members.items():
             add_array(archive, name, array)
     with write_errors_reported(path):
-        write_atomically(path, lambda file: file.write(content.getbuffer()))
+        write_bytes(path, content.getbuffer())
 
 
 def add_array(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:

@@ -15,11 +15,7 @@ NAME = "versions.json"
 
 
 def read_versions(folder: Path) -> dict[str, str | None]:
-    """What a run was made with.
-
-    Raises:
-        UserError: its file is absent or damaged.
-    """
+    """What a run was made with."""
     return read_json(folder / NAME, Each((str, type(None))))
 
 

@@ -14,15 +14,7 @@ from discorl.types import UserError
 
 
 def check_state(config: TrainConfig, state: TrainState) -> None:
-    """Refuses a run whose state is larger than the memory that can be had.
-
-    Args:
-        config: the run's settings.
-        state: its state, of all seeds, as `jax.eval_shape` gives it.
-
-    Raises:
-        UserError: it does not fit.
-    """
+    """Refuses a run whose state, of all seeds, does not fit into memory."""
     agent = config.agent
     learner, replay = size_of(state.learner), size_of(state.replay)
     actor = size_of(state.actor)
@@ -59,11 +51,7 @@ def check_state(config: TrainConfig, state: TrainState) -> None:
 
 
 def check_program(config: TrainConfig, compiled: jax.stages.Compiled) -> None:
-    """Refuses a program that needs more memory, beside the state, than can be had.
-
-    Raises:
-        UserError: it does not fit.
-    """
+    """Refuses a program that needs more memory, beside the state, than is available."""
     found, free = compiled.memory_analysis(), memory.available()
     needed = getattr(found, "temp_size_in_bytes", 0)  # not every backend tells
     if free is not None and needed > free:

@@ -14,7 +14,7 @@ from discorl import rules
 from discorl.agent.assembly import NetworkFactory
 from discorl.envs import Environment, GymnaxLike, HostEnvironment, Reference, references
 from discorl.runs import compilation, statistics
-from discorl.runs.files import write_atomically, write_errors_reported
+from discorl.runs.files import write_bytes, write_errors_reported
 from discorl.training.loading import load_params
 from discorl.training.result import TrainResult
 from discorl.types import UserError, validation
@@ -155,5 +155,5 @@ def _write_film(path: Path, frames: list[np.ndarray]) -> Path:
     first.save(content, "GIF", save_all=True, append_images=rest, duration=durations, loop=0)
     with write_errors_reported(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda file: file.write(content.getvalue()))
+        write_bytes(path, content.getvalue())
     return path

@@ -11,11 +11,11 @@ import dataclasses
 
 import numpy as np
 
-from discorl.reports.charts import IntervalChart, LineChart
+from discorl.reports.charts import IntervalChart, LineChart, thinned
 from discorl.reports.inspection.findings import DoesNotApplyError, Findings, line, row, text_of
 from discorl.reports.inspection.subject import Subject
 from discorl.rules.disco import ABLATIONS, Disco
-from discorl.runs.metrics import RETURN, STEP, by_seed, known_mean, recent_return
+from discorl.runs.metrics import RETURN, STEP, recent_return
 from discorl.training.loop import train
 
 WHOLE = "whole rule"
@@ -43,10 +43,7 @@ def analyse(subject: Subject) -> Findings:
             tables[_LABELS[part]] = result.metrics
     lines, rows, facts = [], [], {}
     for i, (label, metrics) in enumerate(tables.items()):
-        steps, returns = by_seed(metrics, STEP, RETURN)
-        pieces = np.array_split(np.arange(len(steps)), min(_POINTS, len(steps)))
-        means = np.stack([known_mean(returns[:, piece]) for piece in pieces], axis=1)
-        lines.append(line(label, i, np.array([steps[piece[-1]] for piece in pieces]), means))
+        lines.append(line(label, i, *thinned(metrics, STEP, RETURN, _POINTS)))
         recent = np.array([recent_return(metrics, life.seed) for life in subject.lives])
         rows.append(row(i, label, recent))
         facts[label] = text_of(recent)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from discorl.reports.charts import Chart, Line, LineChart, Row
+from discorl.reports.charts import Chart, Line, LineChart, Row, band
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -44,38 +44,23 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def line(label: str, style: int, x: np.ndarray, by_life: np.ndarray) -> Line:
-    """The mean over agents, in the band from the lowest to the highest.
+    """The mean over agents, [agents, N], in the band from the lowest to the highest.
 
-    Args:
-        label: what the line stands for.
-        style: number of its colour, dashes and marker.
-        x: [N].
-        by_life: [agents, N]; NaN where an agent has no value.
+    There is NaN where an agent has no value.
     """
-    mean, low, high = over_lives(by_life)
+    mean, low, high = band(by_life)
     found = Line(0, x, mean, low, high, label=label, style=style)
     return found if len(by_life) > 1 else dataclasses.replace(found, low=None, high=None)
 
 
-def over_lives(by_life: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, lowest and highest over agents, [agents, ...]; NaN where no agent has a value."""
-    known = np.isfinite(by_life)
-    count = known.sum(axis=0)
-    total = np.where(known, by_life, 0).sum(axis=0)
-    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    low = np.where(count > 0, np.where(known, by_life, np.inf).min(axis=0), np.nan)
-    high = np.where(count > 0, np.where(known, by_life, -np.inf).max(axis=0), np.nan)
-    return mean, low, high
-
-
 def row(series: int, label: str, by_life: np.ndarray) -> Row:
     """A value, the mean over agents, [agents], and its range."""
-    return Row(series, label, *(float(x) for x in over_lives(by_life)))
+    return Row(series, label, *(float(x) for x in band(by_life)))
 
 
 def text_of(by_life: np.ndarray) -> str:
     """A number as facts have it: the mean over agents and its range."""
-    mean, low, high = over_lives(np.asarray(by_life))
+    mean, low, high = band(np.asarray(by_life))
     if not np.isfinite(mean):
         return "unknown"
     return f"{mean:.2f}" if len(by_life) == 1 else f"{mean:.2f} [{low:.2f}, {high:.2f}]"

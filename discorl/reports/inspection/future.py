@@ -182,13 +182,7 @@ def futures_of(reading: Reading) -> Futures:
 
 
 def probe(features: np.ndarray, futures: Futures, key: Key) -> tuple[Scores, Scores]:
-    """Scores of cross-validated probes, and of the same with shuffled targets.
-
-    Args:
-        features: [N, F].
-        futures: what is to be predicted.
-        key: of the probes' first parameters, of their batches and of the shuffling.
-    """
+    """Scores of cross-validated probes of features, [N, F], and the same with shuffled targets."""
     x = _components(features)
     order = np.random.default_rng(0).permutation(len(x))
     mixed = Futures(

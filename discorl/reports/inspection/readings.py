@@ -60,11 +60,7 @@ def state_values(outputs: Outputs, logits: Array) -> Array | None:
 
 
 def require_values(reading: Reading) -> Array:
-    """State values of the target network or, without one, of the agent: [T+1, B].
-
-    Raises:
-        DoesNotApplyError: the agent has no value.
-    """
+    """State values of the target network or, without one, of the agent: [T+1, B]."""
     values = state_values(reading.target or reading.online, reading.logits)
     if values is None:
         raise DoesNotApplyError("its agents have no output `value` or `q` to take advantages from")
@@ -137,16 +133,10 @@ def named_targets(targets: PyTree) -> dict[str, Array]:
 
 
 def change(before: Array, after: Array, weight: Array) -> Array:
-    """Root mean square over components of the change of a target at each step, relative.
+    """Relative change of a target, [T, B, ...], at each step: root mean square over components.
 
-    Args:
-        before: [T, B, ...].
-        after: [T, B, ...].
-        weight: of each step, [T, B].
-
-    Returns:
-        changes in units of the target's standard deviation over steps, [T, B]; NaN for a target
-        that is constant.
+    It is in units of the target's standard deviation over weighted steps, [T, B]; NaN for a target
+    that is constant.
     """
     axes = tuple(range(2, before.ndim))
     wide = weight.reshape(*weight.shape, *[1] * len(axes))

@@ -21,14 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.reports.charts import LineChart
+from discorl.reports.charts import LineChart, band
 from discorl.reports.inspection import readings
 from discorl.reports.inspection.findings import (
     Findings,
     Picture,
     line,
     new_figure,
-    over_lives,
     text_of,
 )
 from discorl.reports.inspection.readings import Asked
@@ -81,10 +80,8 @@ def by_rule(subject: Subject) -> dict[str, np.ndarray]:
 def responses(asked: Asked, life: Life, subject: Asked | None = None) -> np.ndarray:
     """R(A*, rho*) of one rule at one moment, [advantages, ratios], not yet scaled.
 
-    Args:
-        asked: the rule.
-        life: its seed draws the steps.
-        subject: whose advantages are set; by default the rule's own.
+    The life's seed draws the steps. The advantages set are those of `subject`, by default the
+    rule's own.
     """
     grid = jnp.array([(a, r) for a in ADVANTAGES for r in RATIOS])
     means = _map(asked, subject or asked, jax.random.key(life.seed), grid)
@@ -174,7 +171,7 @@ def _picture(grids: Mapping[str, np.ndarray]) -> Picture:
     half = (ADVANTAGES[1] - ADVANTAGES[0]) / 2
     edges = (-3.5, 3.5, ADVANTAGES[0] - half, ADVANTAGES[-1] + half)
     for axes, (label, grid) in zip(panels, grids.items(), strict=True):
-        mean = over_lives(grid)[0]
+        mean = band(grid)[0]
         image = axes.imshow(
             mean, origin="lower", extent=edges, aspect="auto", cmap=_COLOURS, vmin=-2.5, vmax=2.5
         )

@@ -87,16 +87,7 @@ def read(learner: Learner, state: LearnerState, eta: Params, trajectory: Traject
 def load(
     path: Path, label: str | None = None, beside: Mapping[str, tuple[Rule, Params]] | None = None
 ) -> Subject:
-    """The agents of a training run, fresh and at each of its checkpoints.
-
-    Args:
-        path: the run directory.
-        label: what to call the rule; by default as the run does.
-        beside: rules to compare with, by label.
-
-    Raises:
-        UserError: there is no such run, it has no checkpoint, or its environment is on the host.
-    """
+    """The agents of a training run, fresh and at each of its checkpoints."""
     with Run.open(path, read_only=True) as run:
         trainer = load_trainer(run)
         if not isinstance(trainer, CompiledTrainer):

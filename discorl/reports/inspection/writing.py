@@ -13,7 +13,7 @@ from discorl.reports.charts import Chart
 from discorl.reports.comparison import PAGE, as_csv
 from discorl.reports.inspection.findings import Findings, Picture, rows_of
 from discorl.reports.inspection.subject import Subject
-from discorl.runs.files import write_atomically, write_errors_reported
+from discorl.runs.files import write_bytes, write_errors_reported
 from discorl.runs.metrics import recent_return
 from discorl.runs.versions import versions
 
@@ -26,16 +26,9 @@ def write(
     outcomes: Mapping[str, Findings | str],
     titles: Mapping[str, tuple[str, str]],
 ) -> Path:
-    """Writes `index.html`, and for each figure PNG, SVG and CSV in `figures`.
+    """Writes `index.html`, and PNG, SVG and CSV of each figure in `figures`; returns the page.
 
-    Args:
-        folder: where.
-        subject: what was inspected.
-        outcomes: findings by analysis, or the reason why an analysis does not apply.
-        titles: of each analysis, and how to read it.
-
-    Returns:
-        the page.
+    `titles` has the title of each analysis, and how to read it.
     """
     sections: list[dict[str, Any]] = []
     charts: list[Chart] = []
@@ -56,10 +49,10 @@ def write(
                 continue
             for chart in outcome.charts:
                 figures.write(drawn, chart, [subject.label])
-                _write(drawn / f"{chart.name}.csv", as_csv(rows_of(chart)))
+                write_bytes(drawn / f"{chart.name}.csv", as_csv(rows_of(chart)))
             for picture in outcome.pictures:
-                _write(drawn / f"{picture.name}.png", png(picture))
-                _write(drawn / f"{picture.name}.csv", as_csv(picture.rows))
+                write_bytes(drawn / f"{picture.name}.png", png(picture))
+                write_bytes(drawn / f"{picture.name}.csv", as_csv(picture.rows))
             charts += outcome.charts
             sections.append(
                 section
@@ -84,7 +77,7 @@ def write(
             sections=sections,
             command=versions()["command"],
         )
-        _write(folder / PAGE, content)
+        write_bytes(folder / PAGE, content)
     return folder / PAGE
 
 
@@ -109,7 +102,3 @@ def _about(subject: Subject) -> dict[str, str]:
         "return, last tenth": f"{earned} by seed",
         "bands and brackets": "lowest to highest agent, around the mean",
     }
-
-
-def _write(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda file: file.write(content))

@@ -23,7 +23,7 @@ from discorl.runs.files import (
     read_bytes,
     require_regular,
     sha256_of,
-    write_atomically,
+    write_bytes,
     write_errors_reported,
 )
 from discorl.types import UserError
@@ -148,7 +148,7 @@ def install(file: Path, name: str, force: bool = False) -> Path:
     _make_folder(destination.parent)
     content = read_bytes(file, npz.MAX_BYTES)
     with write_errors_reported(destination):
-        write_atomically(destination, lambda copy: copy.write(content))
+        write_bytes(destination, content)
     return destination
 
 
