@@ -27,6 +27,7 @@ from discorl import envs
 from discorl.envs.host import HostEnvironment
 from discorl.training import configure, make_trainer
 from discorl.training.host.acting import HostActor
+from discorl.training.host.programs import ActingPrograms
 from discorl.training.presets import PRESETS
 from discorl.types import UserError, specs
 
@@ -62,7 +63,7 @@ def measure(name: str, network: str, count: int, rounds: int) -> dict:
     environment = envs.make(name)
     policy, params = (linear if network == "linear" else standard)(environment)
     params = jax.tree.map(jnp.asarray, params)
-    actor = HostActor(environment, policy, count=count, length=LENGTH, seed=0)
+    actor = HostActor(ActingPrograms(environment, policy, count, LENGTH), 0)
     actor.start(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params))
     adapter = environment.start(count, 0)
     adapter.reset()

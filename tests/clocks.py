@@ -11,6 +11,7 @@ from discorl.envs.host import HostEnvironment, HostStep, HostVector
 from discorl.envs.host.base import seeds_from
 from discorl.envs.host.serial import SerialVector
 from discorl.training.host.acting import HostActor
+from discorl.training.host.programs import ActingPrograms
 
 KEY = jax.random.key(5)
 LIFE, LIMIT = 3, 4
@@ -97,9 +98,7 @@ def count_frames(params, stack, recurrent_state=()):
 
 
 def rollouts(environment, number=4, count=2, length=5, frame_stack=1):
-    actor = HostActor(
-        environment, count_frames, count=count, length=length, seed=0, frame_stack=frame_stack
-    )
+    actor = HostActor(ActingPrograms(environment, count_frames, count, length, frame_stack), 0)
     params = jnp.float32(0.5)
     actor.start(params)
     return [actor.rollout(params, jax.random.fold_in(KEY, i)) for i in range(number)]

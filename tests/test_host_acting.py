@@ -12,7 +12,7 @@ from discorl.agent import frames
 from discorl.agent.frames import Frames
 from discorl.envs.host import HostStep
 from discorl.training import make_trainer
-from discorl.training.host import acting
+from discorl.training.host.programs import ActingPrograms
 from discorl.training.host.rollout import RolloutBuffer, RunningEpisodes
 
 # --- trajectories ---------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_logits_and_actions_are_those_of_the_policy():
 
 
 def test_example_has_the_shapes_of_a_rollout():
-    like = acting.example(Clocks(), 2, 5, 3)
+    like = ActingPrograms(Clocks(), count_frames, 2, 5, 3).example()
     real = rollouts(Clocks(), number=1, frame_stack=3)[0].trajectory
     assert jax.tree.map(lambda x: (x.shape, x.dtype), like) == jax.tree.map(
         lambda x: (x.shape, x.dtype), real

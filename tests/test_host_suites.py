@@ -17,6 +17,7 @@ from discorl.rules.files import weights
 from discorl.runs.metrics import EPISODES, TOTAL_LOSS
 from discorl.training.evaluation import evaluate
 from discorl.training.host.acting import HostActor
+from discorl.training.host.programs import ActingPrograms
 from discorl.types import UserError
 
 SMALL = {
@@ -159,7 +160,7 @@ def test_vectors_in_every_mode_of_autoreset(mode, gym_clock):
         return SyncVectorEnv([gym_clock] * count, autoreset_mode=mode)
 
     environment = from_vector(create, name="vector", episode_metrics=("number",))
-    actor = HostActor(environment, count_frames, count=2, length=5, seed=0)
+    actor = HostActor(ActingPrograms(environment, count_frames, 2, 5), 0)
     params = np.float32(0.5)
     actor.start(params)
     parts = [actor.rollout(params, jax.random.key(i)) for i in range(4)]

@@ -13,7 +13,6 @@ import numpy as np
 from discorl.agent.frames import Frames
 from discorl.envs.host.base import (
     EnvironmentFailure,
-    HostEnvironment,
     HostStep,
     HostVector,
     as_declared,
@@ -21,9 +20,9 @@ from discorl.envs.host.base import (
     not_finite,
     seeds_from,
 )
-from discorl.training.host.programs import ActingPrograms, CompiledPrograms, Policy, aligned
+from discorl.training.host.programs import ActingPrograms, CompiledPrograms, aligned
 from discorl.training.host.rollout import Episode, RolloutBuffer, RunningEpisodes
-from discorl.types import Array, Key, Params, PyTree, Trajectory, UserError
+from discorl.types import Key, Params, PyTree, Trajectory, UserError
 from discorl.types.imports import ANYTHING
 
 
@@ -36,32 +35,6 @@ class Rollout:
     steps: int  # taken in all environments; a filler is not one
 
 
-def example(
-    environment: HostEnvironment, count: int, length: int, size: int, recurrent_state: PyTree = ()
-) -> Trajectory:
-    """Shapes and dtypes of the trajectories that a `HostActor` with these settings makes."""
-    programs = _programs(environment, _no_policy, count, length, size, recurrent_state)
-    return jax.eval_shape(programs.example)
-
-
-def _no_policy(
-    params: Params, observation: PyTree, recurrent_state: PyTree
-) -> tuple[Array, PyTree]:
-    raise NotImplementedError
-
-
-def _programs(
-    environment: HostEnvironment,
-    policy: Policy,
-    count: int,
-    length: int,
-    size: int,
-    recurrent_state: PyTree,
-) -> ActingPrograms:
-    shown, actions = environment.observation, environment.num_actions
-    return ActingPrograms(policy, shown, actions, count, length, size, recurrent_state)
-
-
 class HostActor:
     """Acts in `count` environments, a rollout at a time.
 
@@ -70,28 +43,12 @@ class HostActor:
     episode. A rollout may begin with a filler.
     """
 
-    def __init__(
-        self,
-        environment: HostEnvironment,
-        policy: Policy,
-        *,
-        count: int,
-        length: int,
-        seed: int,
-        frame_stack: int = 1,
-        recurrent_state: PyTree = (),
-        render: bool = False,
-    ) -> None:
-        """Prepares to act in E = `count` environments, T = `length` steps a rollout.
-
-        Nothing runs before `start`. The policy makes logits and the next recurrent state of
-        parameters, stacks of observations and recurrent state.
-        """
-        self._environment, self._expected = environment, environment.observation
-        programs = _programs(environment, policy, count, length, frame_stack, recurrent_state)
+    def __init__(self, programs: ActingPrograms, seed: int, *, render: bool = False) -> None:
+        """Prepares to act; nothing runs before `start`."""
+        self._environment, self._expected = programs.environment, programs.environment.observation
         self._programs = CompiledPrograms(programs)
-        self._length, self._count = length, count
-        self._oldest = max(1, frame_stack - 1)  # an age of 0 is that of first observations only
+        self._length, self._count = programs.length, programs.count
+        self._oldest = max(1, programs.size - 1)  # an age of 0 is that of first observations only
         self._render = render
         self._reset(seed)
 

@@ -10,8 +10,8 @@ from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner, LearnerState
 from discorl.agent.replay import ReplayState
 from discorl.envs.host.base import HostEnvironment
-from discorl.training.host import acting
 from discorl.training.host.acting import HostActor
+from discorl.training.host.programs import ActingPrograms
 from discorl.training.state import TrainState, add_and_sample
 from discorl.types import Array, Key, Metrics, Params, Trajectory
 
@@ -39,15 +39,21 @@ class HostAgent:
         learner = self.learner.init(learner_key, seen, lifetime)
         return TrainState(learner, None, buffer, key, jnp.zeros((), jnp.int32))
 
+    @property
+    def programs(self) -> ActingPrograms:
+        """How it acts."""
+        return ActingPrograms(
+            self.environment,
+            self.learner.policy,
+            count=self.config.num_envs,
+            length=self.config.unroll,
+            size=self.config.frame_stack,
+            state=self.learner.network.state,
+        )
+
     def rollout_like(self) -> Trajectory:
         """Shapes and dtypes of a rollout, [T, E]."""
-        return acting.example(
-            self.environment,
-            self.config.num_envs,
-            self.config.unroll,
-            self.config.frame_stack,
-            self.learner.network.state,
-        )
+        return jax.eval_shape(self.programs.example)
 
     def learn(
         self,
@@ -66,12 +72,4 @@ class HostAgent:
 
     def actor(self, seed: int) -> HostActor:
         """Acts for training, in environments of the given seed."""
-        return HostActor(
-            self.environment,
-            self.learner.policy,
-            count=self.config.num_envs,
-            length=self.config.unroll,
-            seed=seed,
-            frame_stack=self.config.frame_stack,
-            recurrent_state=self.learner.network.state,
-        )
+        return HostActor(self.programs, seed)

@@ -1,5 +1,6 @@
 """Playing and filming agents in environments on the host."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -29,16 +30,8 @@ def _actor(
         likeliest = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1])
         return jnp.where(likeliest > 0, 0.0, -jnp.inf), recurrent_state
 
-    return HostActor(
-        agent.environment,
-        policy,
-        count=count,
-        length=length,
-        seed=int(jax.random.bits(key, dtype=jnp.uint32)),
-        frame_stack=agent.config.frame_stack,
-        recurrent_state=agent.learner.network.state,
-        render=render,
-    )
+    programs = dataclasses.replace(agent.programs, policy=policy, count=count, length=length)
+    return HostActor(programs, int(jax.random.bits(key, dtype=jnp.uint32)), render=render)
 
 
 def play(

@@ -16,6 +16,7 @@ import numpy as np
 
 from discorl.agent import frames
 from discorl.agent.frames import Frames
+from discorl.envs.host.base import HostEnvironment
 from discorl.networks.recurrence import blank_state, forget
 from discorl.types import Array, Key, Params, PyTree, Trajectory
 
@@ -37,15 +38,14 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class ActingPrograms:
-    """Pure functions; `size` frames make a stack."""
+    """Acting in E = `count` environments for T = `length` steps, as pure functions."""
 
+    environment: HostEnvironment
     policy: Policy
-    observation: PyTree  # shapes and dtypes of one
-    num_actions: int
     count: int
     length: int
-    size: int
-    state: PyTree  # shapes and dtypes of the recurrent state of one environment
+    size: int = 1  # frames of a stack
+    state: PyTree = ()  # shapes and dtypes of the recurrent state of one environment
 
     def blank(self) -> PyTree:
         """The recurrent state before the first rollout, [E, ...]."""
@@ -58,7 +58,7 @@ class ActingPrograms:
         it, [1, E, ...]; and noise for all actions, [T, E, A].
         """
         recurrent_state = forget(recurrent_state, age == 0)
-        shape = (self.count, self.num_actions)
+        shape = (self.count, self.environment.num_actions)
         noise = jax.vmap(lambda t: jax.random.gumbel(jax.random.fold_in(key, t), shape))
         return (
             recurrent_state,
@@ -73,7 +73,7 @@ class ActingPrograms:
 
         `recent` has the leaves of the last frames, [S, E, ...], the newest last and `age` old, [E].
         """
-        frame = jax.tree.unflatten(jax.tree.structure(self.observation), recent)
+        frame = jax.tree.unflatten(jax.tree.structure(self.environment.observation), recent)
         if self.size == 1:
             stack = jax.tree.map(lambda x: x[0], frame)
         else:
@@ -89,7 +89,7 @@ class ActingPrograms:
             array[...] = 0
             return array
 
-        return jax.tree.map(room, self.observation)
+        return jax.tree.map(room, self.environment.observation)
 
     def example(self) -> Trajectory:
         """Zeros in the shapes and dtypes of a trajectory."""
@@ -101,7 +101,7 @@ class ActingPrograms:
             action=jnp.zeros(shape, jnp.int32),
             reward=jnp.zeros(shape, jnp.float32),
             terminated=jnp.zeros(shape, bool),
-            behaviour_logits=jnp.zeros((*shape, self.num_actions)),
+            behaviour_logits=jnp.zeros((*shape, self.environment.num_actions)),
             truncated=jnp.zeros(shape, bool),
             filler=jnp.zeros(shape, bool),
             recurrent_state=jax.tree.map(lambda x: x[None], self.blank()),
