@@ -57,7 +57,7 @@ def find(text: str, rules_path: str | Path | None = None) -> Path | None:
     try:
         return library.find(spec.name, rules_path)
     except UserError:
-        if _is_file(spec.name) or spec.name in library.names(rules_path):
+        if library.is_path(spec.name) or spec.name in library.names(rules_path):
             raise
         if _factory(spec) is not None:
             return None
@@ -159,13 +159,9 @@ def _parse(text: str) -> specs.Spec:
     return specs.Spec(path + ending, spec.item, spec.parameters)
 
 
-def _is_file(name: str) -> bool:
-    return Path(name).name != name or name.endswith(".npz")
-
-
 def _factory(spec: specs.Spec, *, plugins: bool = True) -> Factory | None:
     """The class or function that a text names; None if it names a file, or nothing at all."""
-    if _is_file(spec.name):
+    if library.is_path(spec.name):
         return None
     if spec.name in REGISTRY:
         return REGISTRY[spec.name]

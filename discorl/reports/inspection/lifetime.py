@@ -16,9 +16,8 @@ import dataclasses
 import jax
 import numpy as np
 
-from discorl.reports.charts import LineChart
 from discorl.reports.inspection import readings, response
-from discorl.reports.inspection.findings import Findings, line, text_of
+from discorl.reports.inspection.findings import Findings, text_of
 from discorl.reports.inspection.readings import Asked
 from discorl.reports.inspection.subject import Life, Subject
 from discorl.rules.disco import DiscoState
@@ -41,8 +40,10 @@ def analyse(subject: Subject) -> Findings:
     grids = {label: np.stack(each) for label, each in found.items()}
     gain = len(response.ADVANTAGES) - 3
     charts = (
-        _chart("lifetime-advantage", "On policy", grids, None),
-        _chart("lifetime-ratio", f"Advantage +{response.ADVANTAGES[gain]:g} sigma", grids, gain),
+        response.chart("lifetime-advantage", "On policy", grids),
+        response.chart(
+            "lifetime-ratio", f"Advantage +{response.ADVANTAGES[gain]:g} sigma", grids, row=gain
+        ),
     )
     facts = {
         f"{label}: R² of a straight line in the advantage": text_of(response.linearity(grid))
@@ -69,13 +70,3 @@ def with_first_memory(asked: Asked, life: Life) -> Asked | None:
     elif isinstance(state, LeanState):
         first = dataclasses.replace(state, updates=first.updates)
     return dataclasses.replace(asked, state=first)
-
-
-def _chart(name: str, title: str, grids: dict[str, np.ndarray], gain: int | None) -> LineChart:
-    along = response.ADVANTAGES if gain is None else np.log2(response.RATIOS)
-    lines = [
-        line(label, i, along, grid[:, :, response.NEUTRAL] if gain is None else grid[:, gain])
-        for i, (label, grid) in enumerate(grids.items())
-    ]
-    x_label = "advantage / sigma" if gain is None else response.LOG_RATIO
-    return LineChart(name, title, x_label, "change of log pi(a)", tuple(lines))

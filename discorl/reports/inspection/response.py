@@ -34,7 +34,6 @@ from discorl.reports.inspection.readings import Asked
 from discorl.reports.inspection.subject import Life, Subject
 from discorl.types import Array
 
-LOG_RATIO = "log2 of pi / mu"
 ADVANTAGES = np.linspace(-3, 3, 9)  # A*, in standard deviations
 RATIOS = 2.0 ** np.arange(-3, 4)  # rho*
 NEUTRAL = int(np.argmin(np.abs(RATIOS - 1)))
@@ -50,9 +49,13 @@ def analyse(subject: Subject) -> Findings:
     loss = len(ADVANTAGES) - 1 - gain
     size = f"{ADVANTAGES[gain]:g}"
     charts = (
-        _chart("response-advantage", "On policy", "advantage / sigma", ADVANTAGES, scaled, NEUTRAL),
-        _chart("response-ratio-gain", f"Advantage +{size} sigma", LOG_RATIO, None, scaled, gain),
-        _chart("response-ratio-loss", f"Advantage -{size} sigma", LOG_RATIO, None, scaled, loss),
+        chart("response-advantage", "On policy", scaled, unit=", relative"),
+        chart(
+            "response-ratio-gain", f"Advantage +{size} sigma", scaled, row=gain, unit=", relative"
+        ),
+        chart(
+            "response-ratio-loss", f"Advantage -{size} sigma", scaled, row=loss, unit=", relative"
+        ),
     )
     facts: dict[str, str] = {}
     for label, grid in grids.items():
@@ -146,21 +149,22 @@ def _scale(grid: np.ndarray) -> np.ndarray:
     return np.sqrt(np.nanmean(np.square(grid), axis=(1, 2), keepdims=True)) + 1e-12
 
 
-def _chart(
+def chart(
     name: str,
     title: str,
-    x_label: str,
-    x: np.ndarray | None,
     grids: Mapping[str, np.ndarray],
-    index: int,
+    *,
+    row: int | None = None,
+    unit: str = "",
 ) -> LineChart:
-    """Responses over the advantage at one ratio or, if `x` is None, over the ratio."""
-    along = np.log2(RATIOS) if x is None else x
+    """Responses over the advantage at ratio 1 or, in a row, over the ratio at one advantage."""
+    along = ADVANTAGES if row is None else np.log2(RATIOS)
     lines = [
-        line(label, i, along, grid[:, index] if x is None else grid[:, :, index])
+        line(label, i, along, grid[:, :, NEUTRAL] if row is None else grid[:, row])
         for i, (label, grid) in enumerate(grids.items())
     ]
-    return LineChart(name, title, x_label, "change of log pi(a), relative", tuple(lines))
+    x_label = "advantage / sigma" if row is None else "log2 of pi / mu"
+    return LineChart(name, title, x_label, f"change of log pi(a){unit}", tuple(lines))
 
 
 def _picture(grids: Mapping[str, np.ndarray]) -> Picture:

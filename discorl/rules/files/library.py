@@ -79,7 +79,7 @@ def find(name_or_file: str | os.PathLike[str], rules_path: str | Path | None = N
     What has a folder in it or ends in `.npz` is a path, anything else a name in the library.
     `rules_path` is where to look first: a folder, or the very file to use for the name.
     """
-    if _is_path(name_or_file):
+    if is_path(name_or_file):
         path = Path(name_or_file).expanduser()
         if not path.is_file():
             raise UserError(f"{path}: there is no such rule file")
@@ -194,7 +194,8 @@ def fetch(name: str, address: str | None = None, progress: Progress | None = Non
 # ---- finding ----
 
 
-def _is_path(name_or_file: str | os.PathLike[str]) -> bool:
+def is_path(name_or_file: str | os.PathLike[str]) -> bool:
+    """Whether a rule is given by the path of its file and not by its name."""
     text = os.fspath(name_or_file)
     return not isinstance(name_or_file, str) or Path(text).name != text or text.endswith(".npz")
 
