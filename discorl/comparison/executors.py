@@ -31,15 +31,7 @@ Answer = TypeVar("Answer")
 
 
 def make_executor(text: str, folder: Path) -> Executor:
-    """An executor by its description, one of `KINDS`.
-
-    Args:
-        text: the description.
-        folder: where a queue keeps its files.
-
-    Raises:
-        UserError: there is no such executor, or its package is not installed.
-    """
+    """An executor by its description, one of `KINDS`; a queue keeps its files in the folder."""
     kind, _, rest = text.partition(":")
     if kind == "processes":
         count = int(rest) if rest.isdecimal() else rest
@@ -58,10 +50,7 @@ def run_elsewhere(
 ) -> Iterator[tuple[Cell, Answer]]:
     """Has workers make calls, for their answers as they come.
 
-    The call of a worker that is lost is made again.
-
-    Raises:
-        UserError: workers were lost in it too often.
+    The call of a worker that is lost is made again, unless too many were lost in it.
     """
     losses: Counter[Cell] = Counter()
     waiting: dict[Future, Cell] = {}

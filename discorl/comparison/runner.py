@@ -25,7 +25,7 @@ from discorl.comparison.entries import RuleEntry, folder_name
 from discorl.comparison.executors import make_executor, run_elsewhere
 from discorl.comparison.results import Results, final_cells, sweep_cells
 from discorl.comparison.scales import Scale
-from discorl.runs import Run, schemas
+from discorl.runs import Run
 from discorl.runs.files import naming, sha256_of
 from discorl.runs.interrupts import Stopped
 from discorl.runs.schemas import Each
@@ -89,7 +89,7 @@ def compare(
     with contextlib.ExitStack() as stack:
         if resume is not None:
             run = stack.enter_context(Run.open(resume, accept_changes=accept_changes))
-            check_kind(run)
+            run.require_kind(KIND)
             _look_again(run)
         else:
             assert out is not None
@@ -125,16 +125,8 @@ def _look_again(run: Run) -> None:
 def load(path: str | os.PathLike[str]) -> Results:
     """Reads a comparison as far as it has come; another process may be writing it."""
     with Run.open(path, read_only=True) as run:
-        check_kind(run)
+        run.require_kind(KIND)
         return _results(run)
-
-
-def check_kind(run: Run) -> None:
-    """Refuses runs of other commands, and what is no description of a comparison."""
-    if run.kind != KIND:
-        raise UserError(f"{run.path} holds a run of `{run.kind}`; expected one of `{KIND}`")
-    with naming(run.path / "config.json"):
-        schemas.check(run.config, _SCHEMA)
 
 
 class _Runner:

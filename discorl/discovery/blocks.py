@@ -35,11 +35,9 @@ class Block:
 
 
 def split(counts: Sequence[int], size: int) -> list[Block]:
-    """The blocks of a population.
+    """The blocks of a population with so many agents in each group.
 
-    Args:
-        counts: agents of each group.
-        size: agents of a block, except that the last of a group may be smaller; 0: the whole group.
+    A block has `size` agents, except that the last of a group may be smaller; 0: the whole group.
     """
     starts = itertools.accumulate(counts, initial=0)
     return [
@@ -69,13 +67,9 @@ class OrderedSum:
     def __init__(
         self, blocks: Sequence[Block], devices: Sequence[jax.Device], every: Sequence[jax.Device]
     ) -> None:
-        """Lays out the rows.
+        """Lays out the rows, given the device of each block and all devices there are.
 
-        Args:
-            blocks: of the population.
-            devices: of each block.
-            every: all devices there are. Those without a block take part only where their process
-                would have none.
+        Devices without a block take part only where their process would have none.
         """
         held: dict[jax.Device, list[int]] = {}
         for i, device in enumerate(devices):
@@ -106,9 +100,8 @@ class OrderedSum:
     def __call__(self, rows: Mapping[int, Array], like: jax.ShapeDtypeStruct) -> Array:
         """The sum, [R], on a device of this process.
 
-        Args:
-            rows: of each block of this process, [agents of the block, R].
-            like: shape and dtype of the sum.
+        Each block of this process has rows [agents of the block, R]; `like` is the shape and dtype
+        of the sum.
         """
         total = self.program(self.place(rows, like)).addressable_data(0)
         return total[: like.shape[0]]
@@ -116,8 +109,7 @@ class OrderedSum:
     def place(self, rows: Mapping[int, Array], like: jax.ShapeDtypeStruct) -> Array:
         """The rows of all devices as one array, with zeros where a device has fewer than others.
 
-        Returns:
-            [devices x rows, R rounded up to a multiple of the devices].
+        It is [devices x rows, R rounded up to a multiple of the devices].
         """
         count = self._mesh.size
         shape = (self._height, -(-like.shape[0] // count) * count)

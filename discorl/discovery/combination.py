@@ -29,15 +29,10 @@ class Combination:
         self._move = jax.jit(self.move, donate_argnums=1)
 
     def init(self, eta: Params, counts: Sequence[int]) -> PyTree:
-        """States of the Adams.
+        """States of the Adams, given the agents of each block, 0 for blocks of other processes.
 
-        Args:
-            eta: the rule's parameters.
-            counts: agents of each block, 0 for blocks of other processes.
-
-        Returns:
-            a tuple of one tree for each block, every leaf [agents, ...], None for blocks of other
-            processes; or the state of the only Adam, if the population has one for all.
+        They are a tuple of one tree for each block, every leaf [agents, ...], None for blocks of
+        other processes; or the state of the only Adam, if the population has one for all.
         """
         adam = self._adam.init(eta)
         if not self._config.per_agent_adam:
@@ -49,16 +44,10 @@ class Combination:
     def __call__(
         self, eta: Params, optimizers: PyTree, gradients: Mapping[int, Params]
     ) -> tuple[Params, PyTree, Metrics, dict[int, Array]]:
-        """Moves the rule.
+        """Moves the rule by meta-gradients of each block of this process, every leaf [agents, ...].
 
-        Args:
-            eta: the rule's parameters.
-            optimizers: the Adams, used up; see `init`.
-            gradients: meta-gradients of each block of this process, every leaf [agents, ...].
-
-        Returns:
-            the moved parameters; the Adams; metrics of the whole; norms of the meta-gradients of
-            each block, [agents].
+        The Adams are used up; see `init`. Returns the moved parameters, the Adams, metrics of the
+        whole, and norms of the meta-gradients of each block, [agents].
         """
         adams = list(optimizers) if self._config.per_agent_adam else None
         rows, norms = {}, {}
@@ -78,20 +67,12 @@ class Combination:
     def contribute(
         self, eta: Params, optimizers: PyTree, gradients: Params
     ) -> tuple[Array, PyTree, Array]:
-        """What the agents of a block have to say about the rule.
+        """What the agents of a block contribute; meta-gradients have leaves [agents, ...].
 
         A meta-gradient that is not finite, or too large, is left out: it changes neither the rule
-        nor its agent's Adam.
-
-        Args:
-            eta: the rule's parameters.
-            optimizers: states of the agents' Adams, every leaf [agents, ...]; None if the
-                population has a single one.
-            gradients: the meta-gradients, every leaf [agents, ...].
-
-        Returns:
-            rows to be summed over all agents, see `_row`, [agents, R]; the Adams; the norm of each
-            meta-gradient, [agents].
+        nor its agent's Adam. Returns rows to be summed over all agents, see `_row`, [agents, R];
+        the agents' Adams, None if the population has a single one; and the norm of each
+        meta-gradient.
         """
         norms = jax.vmap(optax.tree.norm)(gradients)
         kept = self.is_kept(norms)
@@ -116,15 +97,10 @@ class Combination:
     def move(
         self, eta: Params, optimizer: PyTree, total: Array
     ) -> tuple[Params, PyTree, dict[str, Array]]:
-        """Moves the rule by the sum of what the agents say.
+        """Moves the rule by the sum of the agents' rows, [R]; see `contribute`.
 
-        Args:
-            eta: the rule's parameters.
-            optimizer: state of the population's Adam; None if the agents have theirs.
-            total: sum of the agents' rows, see `contribute`, [R].
-
-        Returns:
-            the moved parameters; the Adam; metrics of the whole.
+        The optimizer is the population's Adam; None if the agents have theirs. Returns the moved
+        parameters, the Adam, and metrics of the whole.
         """
         _, unravel = ravel_pytree((eta, eta, jnp.zeros(2)))
         update, directions, (kept, count) = unravel(total)
@@ -149,9 +125,7 @@ class Combination:
 def _row(update: Params, direction: Params, counted: Array) -> Array:
     """What one agent adds to the sum: its update, its meta-gradient's direction, and counts.
 
-    Args:
-        update: zero if the meta-gradient is left out.
-        direction: of norm 1, or 0 if there is none.
-        counted: [2], 1 if the meta-gradient is kept, and 1 if it has a direction.
+    The update is zero if the meta-gradient is left out, the direction has norm 1, or 0 if there is
+    none, and the counts, [2], say whether it is kept and whether it has a direction.
     """
     return ravel_pytree((update, direction, counted))[0]

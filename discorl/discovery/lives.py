@@ -89,11 +89,7 @@ class LoneTask:
 
 
 def family_or_task(env: str) -> Family | LoneTask:
-    """Builds what agents live in: a family, or one environment, a member of a family included.
-
-    Raises:
-        UserError: the environment is on the host.
-    """
+    """What agents live in: a family, or one environment in JAX, a member of a family included."""
     spec = specs.parse(env)
     is_member = bool({"seed", "split"} & spec.parameters.keys())
     if spec.name in families.REGISTRY and not is_member:

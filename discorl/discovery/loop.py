@@ -128,8 +128,7 @@ def discover(
             resume, out, config, settings = out, None, None, {}
         if resume is not None:
             run = stack.enter_context(runs.open(resume, accept_changes=accept_changes))
-            if run.kind != "discover":
-                raise UserError(f"{resume} holds a run of `{run.kind}`, not of `discover`")
+            run.require_kind("discover")
             config = config_of(run, DiscoverConfig)
         config = config or configure_discovery(**settings)
         if own_rule is not None:

@@ -283,6 +283,11 @@ class Run:
         """Where the picture of the learning curve belongs."""
         return self.path / "curve.png"
 
+    def require_kind(self, kind: str) -> None:
+        """Refuses a run of another command."""
+        if self.kind != kind:
+            raise UserError(f"{self.path} holds a run of `{self.kind}`; expected one of `{kind}`")
+
     def close(self) -> None:
         """Lets go of the run, so that another process may write it."""
         self._tensorboard.close()

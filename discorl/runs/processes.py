@@ -167,11 +167,7 @@ def exchange(value: Any) -> list[Any]:
 
 
 def together(function: Callable[[], Answer]) -> list[Answer]:
-    """Calls a function in every process, for the answers of all.
-
-    Raises:
-        UserError: it was raised in one of them, and so it is in all.
-    """
+    """Calls a function in every process, for the answers of all; a `UserError` is raised in all."""
     if count() == 1:
         return [function()]
     failure: UserError | None = None

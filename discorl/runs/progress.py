@@ -59,12 +59,9 @@ class Progress:
     def update(
         self, done: int, values: Mapping[str, float] | None = None, seconds: float | None = None
     ) -> None:
-        """Tells how much is done; cheap enough for every update.
+        """Tells how much of all stretches of a run is done; cheap enough for every update.
 
-        Args:
-            done: units, of all stretches of a run.
-            values: numbers to show with it.
-            seconds: of work, likewise, where a run counts them; by default since the start.
+        `seconds` are those of work, where a run counts them; by default those since the start.
         """
         now = self._clock()
         self._done = done

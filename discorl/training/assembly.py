@@ -92,8 +92,7 @@ def load_trainer(
 
     Environment, network and rule have to be given again if the run was given them as objects.
     """
-    if run.kind != "train":
-        raise UserError(f"{run.path} holds a run of `{run.kind}`; expected one of `train`")
+    run.require_kind("train")
     settings = dict(run.config)
     own = settings.pop("own", {})
     for name, given in (("environment", environment), ("network", network), ("rule", rule)):

@@ -21,8 +21,7 @@ def start_from(trainer: Trainer, path: str | os.PathLike[str]) -> TrainState:
     """
     state, wanted = trainer.init(), trainer.config.seeds
     with Run.open(path, read_only=True) as run:
-        if run.kind != "train":
-            raise UserError(f"{path} holds a run of `{run.kind}`; expected one of `train`")
+        run.require_kind("train")
         seeds = run.config["seeds"]
         if seeds not in (1, wanted):
             raise UserError(
