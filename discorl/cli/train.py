@@ -62,7 +62,8 @@ def train_command(arguments: list[str], program: str) -> Result:
         if small is not None and "preset" not in peek(arguments, program, "preset"):
             paper = f"preset {config.preset} is the paper's, for accelerators"
             print(f"{paper}; for a few CPU cores: --preset {small}", file=sys.stderr)
-        out = parsed.out or free_directory(_name(config))
+        rule = Path(config.rule).stem if config.rule.endswith(".npz") else config.rule
+        out = parsed.out or free_directory(f"{rule}-{config.env}")
         result = result_of(train, config, out=out, start=parsed.start)
     return Result(_data(result), _text(result), ok=result.finished and not result.lost.all())
 
@@ -82,13 +83,8 @@ def _parse(arguments: list[str], program: str) -> tuple[_Arguments, TrainConfig]
     return parsed, configure(config=parsed.config, **given)
 
 
-def _name(config: TrainConfig) -> str:
-    rule = Path(config.rule).stem if config.rule.endswith(".npz") else config.rule
-    return f"{rule}-{config.env}"
-
-
 def _data(result: TrainResult) -> dict:
-    metrics = result.metrics
+    metrics, returns = result.metrics, result.recent_return().tolist()
     return {
         "run": str(result.path),
         "finished": result.finished,
@@ -97,16 +93,9 @@ def _data(result: TrainResult) -> dict:
         "seconds": result.seconds,
         "seeds": list(range(result.config.seed, result.config.seed + result.config.seeds)),
         "lost": [result.config.seed + int(i) for i in result.lost.nonzero()[0]],
-        "recent_return": result.recent_return().tolist(),
-        "recent_score": _scores(result),
+        "recent_return": returns,
+        "recent_score": result.reference and [result.reference.score(x) for x in returns],
     }
-
-
-def _scores(result: TrainResult) -> list[float] | None:
-    """The recent returns on the scale of the environment's reference, if it has one."""
-    if result.reference is None:
-        return None
-    return [result.reference.score(value) for value in result.recent_return().tolist()]
 
 
 def _text(result: TrainResult) -> str:

@@ -86,6 +86,10 @@ class ComparisonConfig:
         """The learning rates that a rule chooses from; empty for its recipe's own."""
         return rule.learning_rates or self.learning_rates
 
+    def rules_path(self, rule: RuleEntry) -> str | None:
+        """Where a rule is looked for first."""
+        return rule.settings.get("rules_path", self.settings.get("rules_path"))
+
     def training(
         self, rule: RuleEntry, environment: EnvironmentEntry, learning_rate: float | None = None
     ) -> TrainConfig:
@@ -126,16 +130,12 @@ def _without_missing(config: ComparisonConfig) -> ComparisonConfig:
     """Leaves out the rules that may be missing, and are."""
     kept, about = [], [config.about] if config.about else []
     for rule in config.rules:
-        known = rules.library.available(_rules_path(rule, config)) if rule.optional else []
+        known = rules.library.available(config.rules_path(rule)) if rule.optional else []
         if any(entry.name == rule.rule and entry.path is None for entry in known):
             about.append(f"{rule.label} is left out: it has not been fetched.")
         else:
             kept.append(rule)
     return dataclasses.replace(config, rules=tuple(kept), about=" ".join(about))
-
-
-def _rules_path(rule: RuleEntry, config: ComparisonConfig) -> str | None:
-    return rule.settings.get("rules_path", config.settings.get("rules_path"))
 
 
 def read(values: Mapping[str, Any]) -> ComparisonConfig:
@@ -154,7 +154,7 @@ def read(values: Mapping[str, Any]) -> ComparisonConfig:
 def _check(config: ComparisonConfig) -> None:
     """Raises a `UserError` now for what would else be found cell by cell."""
     for rule in config.rules:
-        if rules.find(rule.rule, _rules_path(rule, config)) is None:
+        if rules.find(rule.rule, config.rules_path(rule)) is None:
             rules.load(rule.rule)
         for environment in config.environments:
             for rate in config.rates(rule) or (None,):

@@ -239,7 +239,7 @@ class _Runner:
 def create(path: Path, config: ComparisonConfig) -> Run:
     """Makes the directory of a comparison and writes down all that it depends on."""
     found, unavailable = scales.find(config)
-    files = {rule.label: _rule_file(config, rule) for rule in config.rules}
+    files = {rule.label: rules.find(rule.rule, config.rules_path(rule)) for rule in config.rules}
     described = {
         "comparison": config.as_dict(),
         "scales": _as_json(found),
@@ -251,11 +251,6 @@ def create(path: Path, config: ComparisonConfig) -> Run:
     with contextlib.suppress(OSError):
         (path / "checkpoints").rmdir()  # cells have them, the comparison has none
     return run
-
-
-def _rule_file(config: ComparisonConfig, rule: RuleEntry) -> Path | None:
-    place = rule.settings.get("rules_path", config.settings.get("rules_path"))
-    return rules.find(rule.rule, place)
 
 
 def _copy_name(rule: RuleEntry) -> str:

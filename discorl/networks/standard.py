@@ -34,18 +34,14 @@ ENCODERS = {"residual": Encoder(init_residual, residual)}
 def _is_image(leaf: jax.ShapeDtypeStruct, torso: Torso) -> bool:
     if torso == "mlp" or len(leaf.shape) not in (2, 3):
         return False
-    if len(leaf.shape) == 3 and _has_channels_first(leaf.shape):
+    first, *sides = leaf.shape
+    if len(sides) == 2 and first in (1, 3, 4) and min(sides) >= SMALLEST_IMAGE:
         raise UserError(
             f"an observation of shape {leaf.shape} looks like an image with its channels first; "
             "expected [height, width, channels]: move that axis to the end, or choose the torso "
             "'mlp' if it is no image"
         )
     return torso in ENCODERS or min(leaf.shape[:2]) >= SMALLEST_IMAGE
-
-
-def _has_channels_first(shape: tuple[int, ...]) -> bool:
-    first, *sides = shape
-    return first in (1, 3, 4) and min(sides) >= SMALLEST_IMAGE
 
 
 def _with_channels(images: Array) -> Array:

@@ -19,6 +19,7 @@ from discorl.reports.page import NOTHING, Cell, Table
 from discorl.runs import Run, panels
 from discorl.runs.files import read_bytes, write_bytes, write_errors_reported
 from discorl.runs.metrics import (
+    BEST_SCORE,
     EPISODES,
     PLACES,
     RETURN,
@@ -69,7 +70,8 @@ def write(paths: Sequence[Path], file: Path) -> Path:
         raise UserError(f"{', '.join(map(str, paths))}: nothing is logged yet")
     first = list(_panels(shown))
     charts = list(_charts(shown))
-    main = [chart for chart in charts if chart.title == RETURN and _trained(shown, chart)]
+    trained = {series for series, each in enumerate(shown) if not each.discovery}
+    main = [c for c in charts if c.title == RETURN and trained >= {x.series for x in c.lines}]
     other = [chart for chart in charts if chart not in main]
     labels = [each.label for each in shown]
     content = page.render(
@@ -146,10 +148,6 @@ def _panels(shown: Sequence[_Shown]) -> Iterator[LineChart]:
             )
 
 
-def _trained(shown: Sequence[_Shown], chart: LineChart) -> bool:
-    return not any(shown[line.series].discovery for line in chart.lines)
-
-
 def _charts(shown: Sequence[_Shown]) -> Iterator[LineChart]:
     """A chart for each column that any of the runs has, and each axis that it goes along."""
     lines: dict[tuple[str, str, str], list[Line]] = {}
@@ -205,10 +203,11 @@ def _facts(each: _Shown) -> dict[str, str | Cell]:
     }
     done = {name: f"{int(metrics[name].max()):,}" for name in ("update", STEP) if name in metrics}
     if each.discovery:
+        best = each.tables.get("evaluation", {}).get(BEST_SCORE, np.zeros(0))
         return facts | {
             "meta-steps": done.get("update", "0"),
             **_recent(metrics),
-            "best score": _best_score(each),
+            "best score": _number(best[-1]) if len(best) else "",
         }
     seeds = [int(seed) for seed in np.unique(metrics.get("seed", ()))]
     recent = [recent_return(metrics, seed) for seed in seeds]
@@ -227,11 +226,6 @@ def _recent(metrics: Columns) -> dict[str, str]:
     """What the agents of the last tenth of the meta-steps earned, as the terminal has it."""
     found = {"recent return": recent_return(metrics), "recent score": recent_score(metrics)}
     return {name: _number(value) for name, value in found.items() if math.isfinite(value)}
-
-
-def _best_score(each: _Shown) -> str:
-    best = each.tables.get("evaluation", {}).get("charts/best_score", np.zeros(0))
-    return _number(best[-1]) if len(best) else ""
 
 
 def _over_seeds(values: Sequence[float]) -> str | Cell:

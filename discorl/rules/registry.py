@@ -95,7 +95,9 @@ def load(
     """
     if not isinstance(rule, str):
         built, eta = rule if isinstance(rule, tuple) else (rule, None)
-        return _with_params(_with_discount(built, discount), eta, file)
+        if discount is not None:
+            built = dataclasses.replace(built, discount=discount)
+        return _with_params(built, eta, file)
     spec = _parse(rule)
     given: dict[str, Any] = {}
     if discount is not None and "discount" not in spec.parameters:
@@ -233,7 +235,3 @@ def _with_params(rule: Rule, eta: Params | None, file: Path | None) -> tuple[Rul
     if eta is None:
         eta = jax.jit(rule.init_params)(jax.random.key(0xE7A))
     return rule, eta
-
-
-def _with_discount(rule: Rule, discount: float | None) -> Rule:
-    return rule if discount is None else dataclasses.replace(rule, discount=discount)

@@ -92,7 +92,8 @@ def replace(config: Config, **flat: Any) -> Config:
     kind: type = type(config)
     for name in flat:
         require_known(kind, name)
-    changes = {name: value for name, value in flat.items() if name not in _nested(kind)}
+    own = {field.name for field in dataclasses.fields(kind)}
+    changes = {name: value for name, value in flat.items() if name in own}
     for name, part in parts(kind).items():
         inner = {key: value for key, value in flat.items() if key in names(part)}
         if inner:
@@ -113,7 +114,3 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
     is_text = isinstance(value, str) and value and "\0" not in value
     if str in kinds and not is_text:
         raise UserError(f"{name} is {value!r}; expected a text")
-
-
-def _nested(kind: type) -> set[str]:
-    return {name for part in parts(kind).values() for name in names(part)}
