@@ -78,7 +78,6 @@ class Trainer(abc.ABC):
             EnvironmentFailure: no update could be made; the state is still valid.
         """
 
-    @abc.abstractmethod
     def play(
         self,
         params: Params,
@@ -97,6 +96,13 @@ class Trainer(abc.ABC):
             greedy: take the most likely action instead of a sample.
             max_steps: after which an episode is stopped; by default the trainer's `max_steps`.
         """
+        return self._play(params, key, episodes, greedy, max_steps or self.max_steps)
+
+    @abc.abstractmethod
+    def _play(
+        self, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
+    ) -> Episodes:
+        """See `play`."""
 
     @abc.abstractmethod
     def film(

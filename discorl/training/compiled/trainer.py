@@ -86,23 +86,11 @@ class CompiledTrainer(Trainer):
             # The state was donated, so there is nothing left to save.
             raise UserError(f"{self.config.env} cannot go on: {runtime_reason(error)}") from error
 
-    def play(
-        self,
-        params: Params,
-        key: Key,
-        *,
-        episodes: int,
-        greedy: bool = False,
-        max_steps: int | None = None,
+    def _play(
+        self, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
     ) -> Episodes:
-        return play.play(
-            self.agent,
-            self.params_by_seed(params),
-            key,
-            episodes,
-            greedy,
-            max_steps or self.max_steps,
-        )
+        by_seed = self.params_by_seed(params)
+        return play.play(self.agent, by_seed, key, episodes, greedy, max_steps)
 
     def film(
         self, params: Params, key: Key, *, greedy: bool = False, max_frames: int

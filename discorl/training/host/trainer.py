@@ -99,16 +99,10 @@ class HostTrainer(Trainer):
         table = {name: np.array([row[name] for row in fetched]) for name in fetched[0]}
         return state, table, len(rows)
 
-    def play(
-        self,
-        params: Params,
-        key: Key,
-        *,
-        episodes: int,
-        greedy: bool = False,
-        max_steps: int | None = None,
+    def _play(
+        self, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
     ) -> Episodes:
-        return play.play(self.agent, params, key, episodes, greedy, max_steps or self.max_steps)
+        return play.play(self.agent, params, key, episodes, greedy, max_steps)
 
     def film(
         self, params: Params, key: Key, *, greedy: bool = False, max_frames: int
