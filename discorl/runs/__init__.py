@@ -1,4 +1,4 @@
-"""What a run leaves on disk, and how a long command behaves while it makes it."""
+"""The files of a run, and the behaviour of long commands."""
 
 from discorl.runs.config_files import check_source, config_of
 from discorl.runs.directory import Run

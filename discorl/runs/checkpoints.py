@@ -34,12 +34,12 @@ _SCALAR_DTYPES = {
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint file that is absent, truncated, corrupt or not a checkpoint at all."""
+    """A checkpoint file that is missing, truncated, corrupt or not a checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Spec:
-    """What one leaf is, and as what it lies in the file."""
+    """The type of a leaf, and how the file stores it."""
 
     dtype: str  # as JAX or Python calls it: "float32", "bfloat16", "key<fry>", "int"
     shape: tuple[int, ...]

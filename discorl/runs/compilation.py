@@ -1,4 +1,4 @@
-"""Compilation: a cache that makes the second start quick, and a watch that leaves it out."""
+"""A persistent cache of compiled programs, and a stopwatch that excludes compilation."""
 
 import contextlib
 import hashlib

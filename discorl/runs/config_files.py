@@ -1,4 +1,4 @@
-"""Settings from files: TOML that a person wrote, or the config of an earlier run."""
+"""Settings from files: hand-written TOML, or the config of an earlier run."""
 
 import os
 import tomllib
@@ -27,9 +27,9 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_settings(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
-    """Settings for a run of a kind, such as "train".
+    """Settings for a run of the given kind, such as "train".
 
-    They come from a TOML file, a run directory, or the config.json of one.
+    The path is a TOML file, a run directory, or its config.json.
     """
     file = Path(path)
     if file.suffix == ".toml":

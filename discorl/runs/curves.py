@@ -1,4 +1,4 @@
-"""Pictures of a run."""
+"""Plots of a run."""
 
 import os
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _MOST_POINTS = 3000  # of the raw values; more turn into a blot
 def learning_curve(
     path: str | os.PathLike[str], metrics: Mapping[str, np.ndarray], *, title: str
 ) -> None:
-    """Draws the return per episode over environment steps as a PNG.
+    """Plots the return per episode over environment steps as a PNG.
 
     One seed is drawn as a running mean over a twentieth of all updates, with the raw values.
     Several seeds are drawn as the mean of their running means, with a band from the lowest to the
@@ -51,7 +51,7 @@ def discovery_curve(
     *,
     title: str,
 ) -> None:
-    """Draws how the discovery of a rule goes as a PNG, over meta-steps.
+    """Plots the progress of a discovery over meta-steps as a PNG.
 
     The panels: returns of the population's agents by environment, and the score of the rule with
     fresh agents; the meta-gradient's norm, and how far the agents' meta-gradients agree; entropies
@@ -87,7 +87,7 @@ def discovery_curve(
 
 
 def _draw_lines(axes: Axes, metrics: Mapping[str, np.ndarray], panel: Panel) -> None:
-    """Running means of several metrics; with too many of them, no legend says which is which."""
+    """Running means of several metrics; with too many of them there is no legend."""
     many = len(panel.columns) > _MOST_NAMES
     if many:
         note = f"{len(panel.columns)} environments"
@@ -172,7 +172,7 @@ def _note(axes: Axes, text: str) -> None:
 
 
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean over each update and those before it in the window, of the values there are: [S, U]."""
+    """Mean over each update and those before it in the window, ignoring missing values: [S, U]."""
     known = np.isfinite(values)
     total = _sums(np.where(known, values, 0.0), window)
     count = _sums(known.astype(float), window)
@@ -188,7 +188,7 @@ def _sums(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def decorate(axes: Axes) -> None:
-    """A faint grid behind the data, and no frame: how all of our axes look."""
+    """The common look of all axes: a faint grid behind the data, and no frame."""
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -129,7 +129,7 @@ class Run:
             raise
 
     def _check_manifest(self, accept_changes: bool) -> None:
-        """Finds out what was changed since the run was last written."""
+        """Detects changes since the run was last written."""
         noted, changes = manifest.read_or_explain(self.path)
         if noted is not None:
             changes = noted.changes(self.path, self.checkpoint_updates())
@@ -146,18 +146,18 @@ class Run:
             self._note(files=sums, tables={}, checkpoint=None)
 
     def _note(self, **changes: Any) -> None:
-        """Writes the manifest anew."""
+        """Updates the manifest."""
         self._manifest = dataclasses.replace(self._manifest, **changes)
         self._manifest.write(self.path)
 
     def note_file(self, name: str) -> None:
-        """Has the manifest guard a file that was written into the run."""
+        """Adds a file that was written into the run to the manifest."""
         sums = {**self._manifest.files, name: files.sha256_of(self.path / name)}
         with folders.troubles_reported(self.path, f"{name} is not guarded"):
             self._note(files=sums)
 
     def describe(self, config: Mapping[str, Any]) -> None:
-        """Writes the configuration anew, where more of it has become known."""
+        """Rewrites the configuration when more of it is known."""
         self._check_writable()
         described = json.dumps({"kind": self.kind, "config": dict(config)}, indent=2).encode()
         others = {n: x for n, x in self._manifest.files.items() if n != "config.json"}
@@ -180,9 +180,9 @@ class Run:
             self._tensorboard.append(rows, table)
 
     def save(self, update: int, state: PyTree, *, keep: int = KEEP, finite: bool = True) -> None:
-        """Writes a checkpoint of an update, then deletes all but the newest `keep`.
+        """Writes a checkpoint, then deletes all but the newest `keep`.
 
-        The newest one whose parameters are `finite` remains, however many come after it.
+        The newest one with `finite` parameters is always kept.
         """
         self._check_writable()
         present = self.checkpoint_updates()
@@ -223,11 +223,11 @@ class Run:
     def restore(
         self, template: PyTree, part: str = "", *, up_to: int | None = None
     ) -> tuple[int, PyTree] | None:
-        """The update and state of the newest checkpoint that is whole; None without any.
+        """The update and state of the newest intact checkpoint; None if there is none.
 
-        Later metrics are cut off, unless the run is open for reading only. A damaged checkpoint is
-        set aside with a warning, and the one before taken. See `checkpoints.restore` for the
-        arguments; with `up_to`, checkpoints after that update are left out.
+        Later metrics are truncated, unless the run is open for reading only. A damaged checkpoint
+        is set aside with a warning in favour of the previous one. `up_to` ignores checkpoints after
+        that update. See `checkpoints.restore` for the other arguments.
         """
         damages: list[str] = []
         present = [x for x in self.checkpoint_updates() if up_to is None or x <= up_to]
@@ -270,7 +270,7 @@ class Run:
 
     @property
     def finite_checkpoint(self) -> Path | None:
-        """The newest checkpoint whose parameters are all finite, if it is known."""
+        """The newest checkpoint whose parameters are all finite, if known."""
         update = self._manifest.finite_checkpoint
         return None if update is None else self._checkpoint(update)
 
@@ -280,7 +280,7 @@ class Run:
 
     @property
     def curve_path(self) -> Path:
-        """Where the picture of the learning curve belongs."""
+        """The file of the learning curve."""
         return self.path / "curve.png"
 
     def require_kind(self, kind: str) -> None:
@@ -289,7 +289,7 @@ class Run:
             raise UserError(f"{self.path} holds a run of `{self.kind}`; expected one of `{kind}`")
 
     def close(self) -> None:
-        """Lets go of the run, so that another process may write it."""
+        """Releases the run, so that another process may write it."""
         self._tensorboard.close()
         if self._lock is not None:
             self._lock.close()

@@ -1,8 +1,8 @@
-"""Files of the user: regular ones only, written whole or not at all, locked.
+"""File access: regular files only, atomic writes, locks.
 
-Everything that discorl reads or writes goes through here. A device, a FIFO or a folder in place of
-a file is refused by name: reading a FIFO would block for ever, and replacing a device would break
-the machine of somebody who is root.
+Everything that discorl reads or writes goes through here. A device, a FIFO or a folder instead of
+a file is refused by name: reading a FIFO would block forever, and replacing a device as root would
+break the machine.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _LOCKS_UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
 
 
 def cache_root() -> Path:
-    """The user's cache folder for discorl, which may not exist yet.
+    """The cache folder of discorl, which may not exist yet.
 
     `$DISCORL_CACHE` if that variable is set, else `$XDG_CACHE_HOME/discorl`, else
     `~/.cache/discorl`.
@@ -47,10 +47,10 @@ def cache_root() -> Path:
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Replaces a regular file in one step: readers see the old one or the new one, never a part.
+    """Replaces a regular file atomically: readers see the old or the new content, never a part.
 
-    The new content is on the disk before it takes the name, so this also holds across a power cut.
-    If anything fails, the old file stands and nothing else is left behind.
+    The new content is on disk before it takes the name, so this holds across a power cut, too. If
+    anything fails, the old file remains and nothing else is left behind.
     """
     path = Path(path)
     if not path.name:
@@ -77,7 +77,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> No
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-    """Removes what writers that were killed left in a folder.
+    """Removes temporary files of killed writers.
 
     Only for a folder that no other process is writing to.
     """
@@ -87,7 +87,7 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> None:
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a file is called as what `write_atomically` leaves if it is killed."""
+    """Whether a file is a temporary one of `write_atomically`."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
@@ -97,7 +97,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 
 def open_to_append(path: str | os.PathLike[str]) -> io.BufferedWriter:
-    """Opens a file to add to it, and makes it if need be; see `open_regular`."""
+    """Opens a regular file for appending, creating it if necessary; see `open_regular`."""
     return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 
@@ -130,10 +130,9 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def lock(path: str | os.PathLike[str], *, wait: bool) -> BinaryIO:
-    """Takes a lock that the system frees even if the process is killed; closing it lets go.
+    """Takes a lock that the system releases even if the process is killed; closing it releases it.
 
-    Where the file system has no locks, a warning is all there is. The file that stands for the lock
-    is made if absent, and stays.
+    On file systems without locks, it only warns. The lock file is created if necessary, and stays.
 
     Raises:
         BlockingIOError: another process holds the lock, and `wait` is false.
@@ -153,14 +152,14 @@ def lock(path: str | os.PathLike[str], *, wait: bool) -> BinaryIO:
 
 
 def sha256_of(path: Path) -> str:
-    """The hash of a file's content, in hexadecimal digits."""
+    """The SHA-256 of a file, in hexadecimal."""
     with read_errors_reported(path), open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Puts the name of the file in front of every message to the user."""
+    """Prefixes every `UserError` with the name of the file."""
     try:
         yield
     except UserError as error:
@@ -169,7 +168,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_errors_reported(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Tells the user, instead of failing with a traceback, that a file cannot be read."""
+    """Turns errors of reading a file into `UserError`s."""
     try:
         yield
     except FileNotFoundError as error:
@@ -180,7 +179,7 @@ def read_errors_reported(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def write_errors_reported(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Tells the user, instead of failing with a traceback, that a file cannot be written."""
+    """Turns errors of writing a file into `UserError`s."""
     try:
         yield
     except OSError as error:
@@ -188,7 +187,7 @@ def write_errors_reported(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Puts the folder's list of names on the disk; without this a rename can be lost."""
+    """Syncs the folder itself; without this, a rename can be lost."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Making, locking and writing the folder of a run."""
+"""Creating and locking the folder of a run."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def require_free(path: Path, copies: Collection[str]) -> None:
-    """Refuses a folder that holds anything but what a killed `Run.create` left there."""
+    """Refuses a folder that holds anything but remains of a killed `Run.create`."""
     if (path / "config.json").exists():
         raise UserError(
             f"{path} already holds a run; resume it with `--resume {path}` "
@@ -34,7 +34,7 @@ def require_free(path: Path, copies: Collection[str]) -> None:
 
 
 def part_of_checkpoint(folder: Path, update: int, process: int) -> Path:
-    """Where a process other than the first writes its arrays."""
+    """The file for the arrays of a process other than the first."""
     return folder / f"{update:08d}.part-{process}.npz"
 
 
@@ -47,7 +47,7 @@ def remove_orphans(folder: Path) -> None:
 
 @contextlib.contextmanager
 def troubles_reported(path: Path, consequence: str) -> Iterator[None]:
-    """Says what an error of the system means for the run, and how to go on."""
+    """Turns system errors into `UserError`s that say what they mean for the run."""
     try:
         yield
     except OSError as error:

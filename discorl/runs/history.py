@@ -1,4 +1,4 @@
-"""The rows of a table that a long run keeps in memory: never more than a fixed number."""
+"""A bounded in-memory history of the rows of a table."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ _LEAST_POINTS = 512  # that a curve is drawn with, however many seeds there are
 
 
 class History:
-    """Rows in the order in which they come, merged with their neighbours once they are many.
+    """Rows in order, merged with their neighbours once there are too many.
 
-    Whenever it is full, rows are merged in pairs, so each stands for twice as many updates as
-    before. What is kept depends on the rows alone, so a resumed run that reads them back from its
-    table has the same history as one that never stopped.
+    Whenever it is full, rows are merged in pairs, so that each covers twice as many updates as
+    before. The history depends on the rows alone, so a resumed run that reads them back has the
+    same history as one that never stopped.
     """
 
     def __init__(self, width: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""What a run directory held when it was last written, so that a resume notices what was changed."""
+"""Checksums of a run directory, so that a resume notices changes."""
 
 import dataclasses
 import hashlib
@@ -23,7 +23,7 @@ _CHUNK = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Prefix:
-    """The first bytes of a file that grows."""
+    """The first bytes of a growing file."""
 
     bytes: int
     sha256: str
@@ -66,7 +66,7 @@ class Manifest:
 
 
 def sha256_of_bytes(content: bytes) -> str:
-    """The hash of a content, as a manifest has it."""
+    """The SHA-256 of the content, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -79,7 +79,7 @@ def read_or_explain(folder: Path) -> tuple[Manifest | None, list[str]]:
 
 
 def _sha256_of_start(path: Path, size: int) -> str | None:
-    """The hash of the first bytes of a file; None if it has not that many."""
+    """The SHA-256 of the first bytes of a file; None if it is shorter."""
     if not path.exists():
         return None
     digest = hashlib.sha256()

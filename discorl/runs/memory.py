@@ -1,4 +1,4 @@
-"""How much memory can still be had."""
+"""How much memory is left."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available() -> int | None:
-    """Bytes that arrays may still take, on the device that JAX computes on; None: not known."""
+    """Bytes left for arrays on JAX's device; None if unknown."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         found = device.memory_stats() or {}
@@ -24,7 +24,7 @@ def available() -> int | None:
 
 
 def size_of(tree: PyTree) -> int:
-    """Bytes of arrays, or of what `jax.eval_shape` says of them."""
+    """Bytes of arrays, or of the shapes that `jax.eval_shape` returns."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
@@ -54,7 +54,7 @@ def _of_machine() -> int | None:
 
 
 def _of_container() -> int | None:
-    """What a container may still take, if it has a limit."""
+    """Bytes left to a container with a limit."""
     try:
         most = int((_CGROUP / "memory.max").read_text())
         return most - int((_CGROUP / "memory.current").read_text())

@@ -1,4 +1,4 @@
-"""The numbers a run logs: their names, what they come to, and TensorBoard events of them."""
+"""The metrics of a run: names, summaries and TensorBoard events."""
 
 import contextlib
 import math
@@ -31,21 +31,21 @@ RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is
 
 
 def as_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """A table of columns as rows."""
+    """Converts columns to rows."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def as_columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """Rows of the same names as a table of columns."""
+    """Converts rows with equal names to columns."""
     return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
 def merge(columns: Mapping[str, np.ndarray], whole: Collection[str] = ()) -> dict[str, np.ndarray]:
-    """Merges rows of several updates, [..., rows] by name, into one: the last axis goes.
+    """Merges the rows of several updates, [..., rows] by name, into one along the last axis.
 
-    The place is that of the last update. Episodes are counted together, and what is a mean over
-    episodes is weighted by them. A loss that is no number stays none. `whole` names columns of
-    counts, whose last value remains.
+    The step counters are those of the last update. Episodes are added up, and means over episodes
+    are weighted by them. A loss that is not finite stays so. `whole` names columns of counts, whose
+    last value remains.
     """
     merged = {}
     for name, values in columns.items():
@@ -65,7 +65,7 @@ def merge(columns: Mapping[str, np.ndarray], whole: Collection[str] = ()) -> dic
 
 
 def _weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Means over the last axis of what is not NaN; NaN where there is nothing else."""
+    """Weighted means over the last axis, ignoring NaN; NaN where nothing is left."""
     weights = np.where(np.isnan(values), 0.0, weights)
     total = (np.where(weights > 0, values, 0.0) * weights).sum(axis=-1)
     count = weights.sum(axis=-1)
@@ -73,7 +73,7 @@ def _weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def known_mean(values: np.ndarray) -> np.ndarray:
-    """Means over the last axis of what is a number; NaN where nothing is."""
+    """Means of the finite values over the last axis; NaN where there are none."""
     known = np.isfinite(values)
     count = known.sum(axis=-1)
     total = np.where(known, values, 0.0).sum(axis=-1)
@@ -81,9 +81,9 @@ def known_mean(values: np.ndarray) -> np.ndarray:
 
 
 def by_seed(columns: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
-    """One column along another: the place of each update, [U], and values by seed or agent, [S, U].
+    """One column along another: the place of each update, [U], and values by seed, [S, U].
 
-    There is NaN where there is no value.
+    A missing value is NaN. Agents count as seeds.
     """
     if y not in columns or not len(columns["update"]):
         return np.zeros(0), np.zeros((0, 0))
@@ -98,7 +98,7 @@ def by_seed(columns: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndarr
 def recent_return(columns: Mapping[str, np.ndarray], seed: int | None = None) -> float:
     """Mean return per episode over the last tenth of the updates; NaN if no episode ended.
 
-    It is that of one seed, by default of all together.
+    By default it is over all seeds.
     """
     if RETURN not in columns or not len(columns["update"]):
         return math.nan
@@ -133,7 +133,7 @@ class TensorBoard:
         self._writers: dict[str, Any] = {}  # by sub-folder
 
     def append(self, rows: Sequence[Row], table: str = "metrics") -> None:
-        """Adds the numbers of rows, those of a seed or an agent in a folder of its own."""
+        """Adds rows; those of a seed or an agent go to a folder of their own."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -154,7 +154,7 @@ class TensorBoard:
         self._purge_steps = steps
 
     def flush(self) -> None:
-        """Hands the events so far to the system."""
+        """Flushes all events."""
         for writer in self._writers.values():
             writer.flush()
 
@@ -180,7 +180,7 @@ class TensorBoard:
 
 
 def _open_events(folder: Path) -> Any:
-    """A writer of events to a new file in a folder."""
+    """Opens a new event file in a folder."""
     # Imported late, for it takes long and a run that is only read needs none of it.
     from tensorboardX import event_file_writer, writer
 

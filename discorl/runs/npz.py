@@ -1,9 +1,4 @@
-"""Archives of named arrays, numpy's npz: read as if from a stranger, written reproducibly.
-
-Reading never unpickles, never trusts a size before comparing it with what is there, and tells of
-any damage. Equal arrays make equal files, on every system. `read` and `write` handle a whole file
-at once; `read_array` and `add_array` one array of an open archive, for those that stream.
-"""
+"""Archives of named arrays, numpy's npz: untrusted on reading, reproducible on writing."""
 
 import contextlib
 import dataclasses
@@ -60,9 +55,9 @@ def write(
     arrays: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a file that `read` and numpy read back; a failure leaves the old one.
+    """Writes a file that `read` and numpy can read; a failure leaves the old file.
 
-    No array is called `metadata`, under which a JSON object is kept beside the arrays.
+    A JSON object is stored as the array `metadata`, a name that no other array may have.
     """
     with naming(path):
         members = {**arrays, METADATA: _encode(metadata)} if metadata else arrays

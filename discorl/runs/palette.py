@@ -14,7 +14,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 class Style(NamedTuple):
-    """How the lines and points of a series look."""
+    """Colour, dashes and marker of a series."""
 
     colour: str
     dashes: tuple[float, ...]

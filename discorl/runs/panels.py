@@ -1,4 +1,4 @@
-"""What is looked at first in a discovery: the panels of its picture and of its page."""
+"""The main panels of a discovery, on its plot and on its page."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ LINEAR = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """Metrics that belong in one picture."""
+    """Metrics that belong in one plot."""
 
     title: str
     about: str  # how to read it, in a sentence

@@ -56,7 +56,7 @@ class Cluster:
 
 
 def index() -> int:
-    """Number of this process."""
+    """The number of this process."""
     return jax.process_index() if jax.distributed.is_initialized() else 0
 
 
@@ -151,7 +151,7 @@ def _is_agreed(error: BaseException | None) -> bool:
 
 
 def exchange(value: Any) -> list[Any]:
-    """What every process has to say, in their order."""
+    """The values of all processes, in order."""
     if count() == 1:
         return [value]
     data = np.frombuffer(pickle.dumps(value), np.uint8)

@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a terminal, now and then a line anywhere else."""
+"""Progress of a long command: a bar on a terminal, occasional lines elsewhere."""
 
 import contextlib
 import os
@@ -59,9 +59,9 @@ class Progress:
     def update(
         self, done: int, values: Mapping[str, float] | None = None, seconds: float | None = None
     ) -> None:
-        """Tells how much of all stretches of a run is done; cheap enough for every update.
+        """Reports how much is done, over all stretches of a run; cheap enough for every update.
 
-        `seconds` are those of work, where a run counts them; by default those since the start.
+        `seconds` are those of work if the run counts them, by default those since the start.
         """
         now = self._clock()
         self._done = done
@@ -110,7 +110,7 @@ class Progress:
         yield Segment(numbers)
 
     def _fitted(self, console: Console) -> Self:
-        """This, for a console as wide as the terminal is by now; rich looks at others."""
+        """Fits the console to the current width of the terminal."""
         with contextlib.suppress(OSError):
             # Some terminals do not know their width.
             console.width = os.get_terminal_size(self._stream.fileno()).columns or 80
@@ -124,7 +124,7 @@ class Progress:
         return 10 * self._done // self._total if self._total else 10
 
     def _numbers(self, now: float, width: int = 1000) -> str:
-        """How far it is, in at most that many characters: values give way first, to the bar too."""
+        """The numbers in at most `width` characters; values are dropped first, also for the bar."""
         percent = 100 * self._done // self._total if self._total else 100
         seconds, then = self._worked
         head = [f"{self._done:,}/{self._total:,} {percent}%", _duration(seconds + now - then)]
@@ -151,7 +151,7 @@ class Progress:
 
 
 def _digits(value: float) -> str:
-    """Three of them, whatever the size."""
+    """Formats with three significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 

@@ -1,7 +1,7 @@
-"""JSON files read as if from a stranger: decoded, and checked against a schema before any use.
+"""Untrusted JSON files: decoded, and checked against a schema before any use.
 
 A schema is a type, `[SCHEMA]` for a list, `{"name": SCHEMA}` for an object with these names,
-`Each(SCHEMA)` for an object with any names, or a tuple of alternatives. `float` takes integers too.
+`Each(SCHEMA)` for an object with any names, or a tuple of alternatives. `float` accepts integers.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _WORDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Each:
-    """The schema of an object whose names are free."""
+    """The schema of an object with arbitrary names."""
 
     value: Any
 
@@ -57,7 +57,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _problems(value: Any, schema: Any, where: str) -> Iterator[str]:
-    """What is wrong, the outermost first."""
+    """All mismatches, the outermost first."""
     if isinstance(schema, tuple):
         if all(any(_problems(value, each, where)) for each in schema):
             yield _mismatch(value, schema, where)

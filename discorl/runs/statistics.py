@@ -52,7 +52,7 @@ def mean(scores: np.ndarray) -> np.ndarray:
 
 
 def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
-    """How far runs stay below the target on average; runs above it make up for nothing."""
+    """The mean shortfall below the target; runs above it do not compensate."""
     return target - np.minimum(scores, target).mean(axis=(-2, -1))
 
 
@@ -85,9 +85,9 @@ AGGREGATES = {
 
 
 def probability_of_improvement(scores_x: np.ndarray, scores_y: np.ndarray) -> np.ndarray:
-    """Chance that a run of X beats one of Y on a random task, ties counting half: [...].
+    """Probability that a run of X beats one of Y on a random task; ties count half: [...].
 
-    Scores are [..., runs, tasks], of the same tasks.
+    Scores are [..., runs, tasks], for the same tasks.
     """
     runs = scores_x.shape[-2]
     total = np.zeros(scores_x.shape[:-2])

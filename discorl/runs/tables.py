@@ -37,7 +37,7 @@ class MetricsFile:
         self.next_step = 0  # the first step, of the environment or else update, that no row has
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Adds rows; all of them have the columns of the very first one."""
+        """Adds rows, which must have the columns of the first one."""
         if not rows:
             return
         self._look()
@@ -65,13 +65,13 @@ class MetricsFile:
         )
 
     def sync(self) -> None:
-        """Puts the rows so far on the disk."""
+        """Syncs the rows to disk."""
         if self._path.exists():
             with open_regular(self._path) as file:
                 os.fsync(file.fileno())
 
     def prefix(self) -> Prefix | None:
-        """What the manifest notes of the rows so far; None if there is no file."""
+        """Size and checksum of the rows so far; None if there is no file."""
         self._look()
         return Prefix(self._size, self._digest.hexdigest()) if self._path.exists() else None
 
@@ -92,7 +92,7 @@ class MetricsFile:
         return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
     def chunks(self) -> Iterator[dict[str, np.ndarray]]:
-        """The rows as columns, some thousand at a time; of an empty table, one chunk of none."""
+        """The rows as columns, a few thousand at a time; one empty chunk for an empty table."""
         with self._lines() as lines:
             names = _names_of(self._path, next(lines, b""))
             if not names:
@@ -128,7 +128,7 @@ class MetricsFile:
             self._scan(math.inf)
 
     def _scan(self, update: float) -> None:
-        """Goes through the lines up to an update, and remembers what `append` must know."""
+        """Reads the lines up to an update, and records what `append` needs."""
         digest, size, names, step = hashlib.sha256(), 0, [], 0
         with self._lines() as lines:
             for number, line in enumerate(lines, 1):
@@ -150,7 +150,7 @@ class MetricsFile:
 
     @contextlib.contextmanager
     def _lines(self) -> Iterator[Iterator[bytes]]:
-        """The whole lines; a writer that was killed may have left a part of one at the end."""
+        """The complete lines; a killed writer may have left a partial one at the end."""
         if not self._path.exists():
             yield iter(())
             return

@@ -1,4 +1,4 @@
-"""Playing trained agents: returns with their uncertainty, and a film of an episode."""
+"""Evaluation of trained agents: returns with confidence intervals, and a film of an episode."""
 
 import dataclasses
 import io
@@ -45,7 +45,7 @@ class Evaluation:
     def summary(self) -> dict[str, Any]:
         """Mean return with a 95% bootstrap interval over episodes, and the same as a score.
 
-        There is no score where episodes were stopped: references are of whole ones.
+        There is no score if any episode was stopped, because references hold for whole episodes.
         """
         mean, low, high = dataclasses.astuple(
             statistics.estimate(statistics.mean, self.returns.reshape(-1, 1))
@@ -134,7 +134,7 @@ def evaluate(
 def _try_to_film(
     path: Path, frames: Callable[[], list[np.ndarray]]
 ) -> tuple[Path | None, str | None]:
-    """The film, or why there is none: that must not cost the episodes that were played."""
+    """The film, or the reason why there is none; a failure must not cost the episodes played."""
     try:
         pictures = frames()
         if not pictures:

@@ -1,4 +1,4 @@
-"""How much work a program is: its floating-point operations, counted in what JAX traced."""
+"""Floating-point operations of a program, counted in the jaxpr."""
 
 import math
 from collections.abc import Callable
@@ -11,11 +11,11 @@ _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 def flops(function: Callable, *arguments: Any) -> float:
-    """Operations of a function's matrix products and convolutions; all others are left out.
+    """FLOPs of the matrix products and convolutions of a function; everything else is ignored.
 
-    XLA's own count takes the body of a loop once, however often it runs. Here a scan counts as
-    often as it is long. A loop whose length only the data decide counts once. The function is
-    traced, not run, so shapes and dtypes will do as arguments.
+    XLA counts the body of a loop once, however often it runs. Here a scan counts as often as it is
+    long; a loop of data-dependent length counts once. The function is only traced, so shapes and
+    dtypes suffice as arguments.
     """
     return _count(jax.make_jaxpr(function)(*arguments).jaxpr)
 

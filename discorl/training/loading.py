@@ -1,4 +1,4 @@
-"""Trained agents from the directory of their run."""
+"""Trained agents, loaded from a run directory."""
 
 import os
 

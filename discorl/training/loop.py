@@ -1,4 +1,4 @@
-"""Training: a run from its settings to its results, and the loop on the host around updates."""
+"""Training: the outer loop of a run, from its settings to its results."""
 
 import contextlib
 import dataclasses
@@ -128,7 +128,7 @@ def train(
 
 
 def _create(out: str | os.PathLike[str], trainer: Trainer, **objects: Any) -> Run:
-    """A run directory that knows which objects the user gave, and holds a copy of a rule's file."""
+    """Creates a run directory that records the user's own objects, with a copy of the rule."""
     config = trainer.config
     own = {name: given is not None for name, given in objects.items()}
     file = None if own["rule"] else rules.find(config.rule, config.rules_path)
@@ -140,7 +140,7 @@ def _create(out: str | os.PathLike[str], trainer: Trainer, **objects: Any) -> Ru
 
 
 class _Loop:
-    """Calls the compiled program until the run is done; logs, saves and listens for Ctrl-C."""
+    """Calls the compiled program until the run is done; logs, saves and handles Ctrl-C."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class _Loop:
     def _give_up(
         self, done: int, saved: int, state: TrainState, error: EnvironmentFailure
     ) -> EnvironmentFailure:
-        """Saves what was learned before an environment failed, and says how to go on."""
+        """Saves what was learned before an environment failed, and says how to continue."""
         if done > saved:
             self._save(done, state)
         if self._run is None or not done:
@@ -229,7 +229,7 @@ class _Loop:
     def _log(
         self, done: int, count: int, metrics: Mapping[str, np.ndarray], seconds: float
     ) -> None:
-        """Logs a call of `count` updates that took so many seconds, each of them the same."""
+        """Logs a call of `count` updates; each is assumed to have taken equally long."""
         config = self._config
         if config.seeds == 1:
             metrics = {name: values[None] for name, values in metrics.items()}
@@ -252,7 +252,7 @@ class _Loop:
             self._on_rows(rows)
 
     def _warn_of_nan(self, rows: list[dict[str, float]]) -> None:
-        """Says once of each seed that its loss is lost; the others go on."""
+        """Warns once per seed that its loss is not finite; other seeds continue."""
         for row in rows:
             if not math.isfinite(row[TOTAL_LOSS]) and row["seed"] not in self._lost:
                 self._lost.add(row["seed"])

@@ -18,7 +18,7 @@ from discorl.types import Array, Key, Params, PyTree, UserError
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PolicyState:
-    """What a policy carries from step to step: () in both fields if it needs nothing."""
+    """The state that a policy carries from step to step; both fields are () if it needs none."""
 
     recurrent_state: PyTree  # of the network, [N, ...]
     recent: PyTree  # `Frames`, the last frames with leaves [S, N, ...], if frames are stacked
@@ -140,7 +140,7 @@ class Policy:
         return logits, PolicyState(recurrent_state, recent)
 
     def _as_batch(self, observation: PyTree) -> tuple[PyTree, bool]:
-        """The observation with a batch axis, in the dtype declared, and whether it had one."""
+        """The observation with a batch axis, in the declared dtype, and whether it had one."""
         found: Any = jax.tree.structure(observation)
         declared: Any = jax.tree.structure(self.observation)
         if found != declared:

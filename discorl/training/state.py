@@ -1,4 +1,4 @@
-"""The state of an agent's training, and the step from a rollout to a batch."""
+"""The training state of an agent, and the step from a rollout to a batch."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from discorl.types import Array, Key, Trajectory
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """Everything that training depends on from one update to the next."""
+    """Everything that training carries from one update to the next."""
 
     learner: LearnerState
     actor: ActorState | None  # None: the environments are on the host and are not part of it

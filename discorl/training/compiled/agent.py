@@ -26,7 +26,7 @@ class CompiledAgent:
 
     @property
     def stacked_environment(self) -> Environment:
-        """The environment that is acted in: it keeps the last frames if frames are stacked."""
+        """The environment that the agent acts in, with a frame stack if there is one."""
         size = self.config.frame_stack
         return self.environment if size == 1 else frames.FrameStack(self.environment, size)
 
@@ -41,7 +41,7 @@ class CompiledAgent:
     def init(self, key: Key, lifetime: Array | int) -> TrainState:
         """A fresh agent in fresh environments.
 
-        Schedules are laid over `lifetime`, the updates that the agent will make, [] int.
+        Schedules span `lifetime`, [] int, the number of updates that the agent will make.
         """
         learner_key, actor_key, key = jax.random.split(key, 3)
         seen = frames.stacked(self.environment.observation, self.config.frame_stack)
@@ -71,9 +71,9 @@ class CompiledAgent:
         return actor, trajectory, episodes
 
     def collect(self, state: TrainState) -> tuple[TrainState, Trajectory, Metrics]:
-        """Acts for one rollout and makes a batch to learn from, [T, B], of single frames.
+        """Acts for one rollout and draws a batch, [T, B], of single frames.
 
-        Returns the new state, the batch, and what became of the episodes.
+        Returns the new state, the batch, and statistics of the episodes.
         """
         key, act_key, replay_key = jax.random.split(state.key, 3)
         assert state.actor is not None

@@ -21,7 +21,7 @@ def play(
     greedy: bool,
     max_steps: int,
 ) -> Episodes:
-    """Plays one episode in each of `episodes` environments, so that short ones are not favoured."""
+    """Plays one episode in each of `episodes` environments, to avoid a bias to short ones."""
     one = jax.jit(lambda params, key: _play(agent, params, key, episodes, greedy, max_steps))
     keys = jax.random.split(key, len(params_by_seed))
     played = [one(params, key) for params, key in zip(params_by_seed, keys, strict=True)]
@@ -46,7 +46,7 @@ def _choose(
 def _play(
     agent: CompiledAgent, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
 ) -> tuple[Array, Array, Array]:
-    """Returns, lengths, and whether the episode ended by itself, each [episodes]."""
+    """Return, length, and whether the episode ended by itself: [episodes] each."""
     environment = agent.stacked_environment
     reset_key, key = jax.random.split(key)
     state, observation = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))

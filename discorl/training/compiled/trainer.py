@@ -23,17 +23,17 @@ from discorl.types import Key, Params, UserError, settings
 
 
 class ProgramCache:
-    """Compiled functions of training, shared by runs that differ in data only.
+    """Compiled functions of training, shared by runs that differ only in data.
 
-    Learning rates and seeds are part of the state, so one program serves them all. Environments and
-    networks are told apart by the names in the settings.
+    Learning rates and seeds are part of the state, so they share a program. Environments and
+    networks are identified by their names in the settings.
     """
 
     def __init__(self) -> None:
         self._programs: dict[Hashable, Callable] = {}
 
     def get(self, key: Hashable, make: Callable[[], Callable]) -> Callable:
-        """The program under a key; it is made if there is none."""
+        """The program for a key, made if necessary."""
         if key not in self._programs:
             self._programs[key] = make()
         return self._programs[key]

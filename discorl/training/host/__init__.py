@@ -1,1 +1,1 @@
-"""Training in environments that are stepped on the host."""
+"""Training in host environments."""

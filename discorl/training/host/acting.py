@@ -28,7 +28,7 @@ from discorl.types.imports import ANYTHING
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-    """What `E` environments went through."""
+    """The experience of `E` environments in one rollout."""
 
     trajectory: Trajectory  # [T, E], on the device
     episodes: list[Episode]  # that finished
@@ -36,11 +36,11 @@ class Rollout:
 
 
 class HostActor:
-    """Acts in `count` environments, a rollout at a time.
+    """Acts in `count` environments, one rollout at a time.
 
-    Where an environment needs a call of its own to begin an episode, the step is a filler, as after
-    every truncation: the step before it is marked as truncated, whether or not it terminated the
-    episode. A rollout may begin with a filler.
+    If an environment needs a separate call to reset, that step is a filler, as after every
+    truncation: the step before it is marked as truncated, whether or not it terminated the episode.
+    A rollout may start with a filler.
     """
 
     def __init__(self, programs: ActingPrograms, seed: int, *, render: bool = False) -> None:
@@ -53,7 +53,7 @@ class HostActor:
         self._reset(seed)
 
     def with_seed(self, seed: int) -> Self:
-        """An actor like this one in other environments; what is compiled serves them all."""
+        """An actor like this one in other environments; they share the compiled programs."""
         other = copy.copy(self)
         other._reset(seed)
         return other
@@ -117,7 +117,7 @@ class HostActor:
         return Rollout(trajectory, episodes, int((~transitions.filler).sum()))
 
     def _turn_page(self) -> PyTree:
-        """A new page that begins with the last frames of the old one."""
+        """A new page that starts with the last frames of the old one."""
         size = self._programs.programs.size
 
         def turn(old: np.ndarray) -> np.ndarray:
@@ -128,11 +128,11 @@ class HostActor:
         return jax.tree.map(turn, self._page)
 
     def running_episodes(self) -> list[Episode]:
-        """The unfinished episodes so far; to be called between two rollouts."""
+        """The unfinished episodes; call it between two rollouts."""
         return self._running.as_list()
 
     def render(self) -> np.ndarray | None:
-        """A picture of the first environment."""
+        """A frame of the first environment."""
         if self._vector is None:
             return None
         with self._failures_located():  # such as a missing package to draw with
@@ -146,7 +146,7 @@ class HostActor:
             return self._vector.render_end()
 
     def close(self) -> None:
-        """Ends the environments."""
+        """Closes the environments."""
         vector, self._vector = self._vector, None
         if vector is not None:
             vector.close()
@@ -157,7 +157,7 @@ class HostActor:
         return self._environment.timeout
 
     def hung(self) -> EnvironmentFailure | None:
-        """The failure to report if the environments have not answered in time."""
+        """The failure to report if the environments have not responded in time."""
         called_at, limit = self._called_at, self._environment.timeout
         if called_at is None or time.monotonic() - called_at < limit:
             return None
@@ -178,9 +178,9 @@ class HostActor:
         return step
 
     def _check(self, buffer: RolloutBuffer, leaves: list[np.ndarray], before: int) -> None:
-        """Looks at the numbers of a whole rollout, which costs far less than to do so every step.
+        """Checks the numbers of a whole rollout, which is far cheaper than checking every step.
 
-        `leaves` are what was seen, [S+T, E, ...], and `before` the steps taken before the rollout.
+        `leaves` are the observations, [S+T, E, ...], and `before` the steps before the rollout.
         """
         seen = [x[-self._length :][: buffer.written] for x in leaves if x.dtype.kind == "f"]
         checks = [(not_finite("an observation"), np.isfinite(x)) for x in seen] + buffer.checks()

@@ -1,4 +1,4 @@
-"""Acting in a thread, so that environments are stepped while the device learns."""
+"""Acting in a thread, so that environments step while the device learns."""
 
 import queue
 import threading
@@ -13,7 +13,7 @@ _POLL_SECONDS = 0.5
 
 
 class ActorThread:
-    """Runs an actor in a thread of its own."""
+    """Runs an actor in its own thread."""
 
     def __init__(self, actor: HostActor, params: Params) -> None:
         """Starts the environments of an actor; `wait` returns None when they have started."""
@@ -27,14 +27,14 @@ class ActorThread:
         self._thread.start()
 
     def ask(self, params: Params, key: Key) -> None:
-        """Has a rollout made."""
+        """Requests a rollout."""
         self._requests.put((params, key))
 
     def wait(self) -> Rollout | None:
-        """The next result.
+        """Waits for the next result.
 
         Raises:
-            EnvironmentFailure: an environment failed or does not answer; so from then on.
+            EnvironmentFailure: an environment failed or hangs; every later call raises it, too.
         """
         while self._failure is None:
             try:
@@ -48,7 +48,7 @@ class ActorThread:
         raise self._failure
 
     def close(self) -> None:
-        """Ends the thread, unless an environment holds it up."""
+        """Ends the thread, unless an environment blocks it."""
         self._requests.put(None)
         if not isinstance(self._failure, EnvironmentFailure):
             self._thread.join(timeout=self.actor.timeout)

@@ -1,4 +1,4 @@
-"""An agent whose environments are on the host: learning as pure functions, and actors for it."""
+"""An agent with host environments: learning as pure functions, and actors."""
 
 import dataclasses
 
@@ -17,13 +17,13 @@ from discorl.types import Array, Key, Metrics, Params, Trajectory
 
 
 def acting_key(key: Key) -> Key:
-    """A key for acting, apart from those that learning draws from the same one."""
+    """A key for acting, independent of those that learning derives from the same key."""
     return jax.random.fold_in(key, 0xAC7)
 
 
 @dataclasses.dataclass(frozen=True)
 class HostAgent:
-    """Training of one agent; its environments are stepped by an actor, beside it."""
+    """Training of one agent, whose environments an actor steps."""
 
     config: AgentConfig
     environment: HostEnvironment
@@ -71,5 +71,5 @@ class HostAgent:
         return buffer, learner, key, metrics
 
     def actor(self, seed: int) -> HostActor:
-        """Acts for training, in environments of the given seed."""
+        """An actor for training, in environments of the given seed."""
         return HostActor(self.programs, seed)

@@ -1,4 +1,4 @@
-"""Playing and filming agents in environments on the host."""
+"""Playing and filming agents in host environments."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -37,10 +37,10 @@ def _actor(
 def play(
     agent: HostAgent, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
 ) -> Episodes:
-    """Plays as many episodes in each of several environments, so that short ones are not favoured.
+    """Plays equally many episodes in each of several environments, to avoid a bias to short ones.
 
-    Whether episodes are longer than `max_steps` is looked at every `ROLLOUT` steps. An environment
-    in which one was stopped is not used any more, so fewer episodes than asked for may be played.
+    `max_steps` is checked every `ROLLOUT` steps. An environment whose episode was stopped is not
+    used again, so there may be fewer episodes than requested.
     """
     count = min(episodes, MOST_ENVIRONMENTS)
     quota = np.full(count, episodes // count) + (np.arange(count) < episodes % count)
@@ -81,7 +81,7 @@ def play(
 
 
 def _means(episodes: Sequence[Episode], names: Sequence[str]) -> dict[str, float]:
-    """Means of what episodes report; those that were stopped report nothing."""
+    """Means of the reported metrics; stopped episodes report none."""
     means = {}
     for name in names:
         reported = [episode.metrics[name] for episode in episodes if name in episode.metrics]

@@ -1,7 +1,7 @@
-"""What is compiled of acting on the host.
+"""The compiled part of acting on the host.
 
-A step asks the device for nothing but logits: its time counts once a step. Noise is drawn before a
-rollout, and what a trajectory holds is written on the host and goes to the device after it.
+A step only asks the device for logits, because the latency of a call counts once per step. Noise
+is drawn before a rollout; the host collects the trajectory and sends it to the device afterwards.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _ALIGNMENT = 64  # bytes; of other arrays on the host, a device that is the proc
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array with arbitrary contents, which the processor as a device reads where it is."""
+    """An uninitialised array that the CPU backend reads zero-copy."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     room = np.empty(size + _ALIGNMENT, np.uint8)
     start = -room.ctypes.data % _ALIGNMENT
@@ -52,10 +52,10 @@ class ActingPrograms:
         return blank_state(self.state, self.count)
 
     def begin(self, recurrent_state: PyTree, age: Array, key: Key) -> tuple[PyTree, PyTree, Array]:
-        """Begins a rollout from a recurrent state, [E, ...], and the age of the newest frames, [E].
+        """Starts a rollout from a recurrent state, [E, ...], and the ages of the frames, [E].
 
-        Returns the recurrent state at the first observation, [E, ...], and as a trajectory holds
-        it, [1, E, ...]; and noise for all actions, [T, E, A].
+        Returns the recurrent state at the first observation, [E, ...], the same in the form of a
+        trajectory, [1, E, ...], and noise for all actions, [T, E, A].
         """
         recurrent_state = forget(recurrent_state, age == 0)
         shape = (self.count, self.environment.num_actions)
@@ -71,7 +71,7 @@ class ActingPrograms:
     ) -> tuple[Array, PyTree]:
         """Logits, [E, A], and the next recurrent state.
 
-        `recent` has the leaves of the last frames, [S, E, ...], the newest last and `age` old, [E].
+        `recent` are the leaves of the last frames, [S, E, ...], newest last, whose `age` is [E].
         """
         frame = jax.tree.unflatten(jax.tree.structure(self.environment.observation), recent)
         if self.size == 1:
@@ -81,7 +81,7 @@ class ActingPrograms:
         return self.policy(params, stack, forget(recurrent_state, age == 0))
 
     def page(self) -> PyTree:
-        """Room for the frames of a rollout and S-1 before them, [S+T, E, ...]; on the host."""
+        """Host memory for the frames of a rollout and the S-1 before it: [S+T, E, ...]."""
         moments = self.size + self.length
 
         def room(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -109,7 +109,7 @@ class ActingPrograms:
 
 
 class CompiledPrograms:
-    """Programs that several actors may use, in several threads; the first one compiles."""
+    """Programs that several actors may share across threads; the first one compiles them."""
 
     def __init__(self, programs: ActingPrograms) -> None:
         self.programs = programs

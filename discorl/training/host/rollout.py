@@ -1,7 +1,7 @@
-"""The buffer of a rollout on the host, and the transitions and episodes made from it.
+"""The buffer of a host rollout, and the transitions and episodes made from it.
 
-While environments are stepped, their results are only stored. All arithmetic waits for the end of
-the rollout, where it takes a few operations on whole arrays instead of many small ones per step.
+While environments step, their results are only stored. All arithmetic waits for the end of the
+rollout, where it takes a few operations on whole arrays instead of many small ones per step.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class RunningEpisodes:
 
     @classmethod
     def at_start(cls, count: int) -> "RunningEpisodes":
-        """Those of environments that have just been reset."""
+        """Those of freshly reset environments."""
         return cls(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64))
 
     def as_list(self) -> list[Episode]:
@@ -44,7 +44,7 @@ class RunningEpisodes:
 
 @dataclasses.dataclass(frozen=True)
 class Transitions:
-    """Arrays of a rollout as a `discorl.types.Trajectory` has them, [T, E] each."""
+    """Arrays of a rollout as in `discorl.types.Trajectory`, [T, E] each."""
 
     reward: np.ndarray
     terminated: np.ndarray
@@ -53,7 +53,7 @@ class Transitions:
 
 
 class RolloutBuffer:
-    """Results of `T` steps of `E` environments; each is written once."""
+    """Results of `T` steps of `E` environments."""
 
     def __init__(self, length: int, count: int) -> None:
         """Allocates."""
@@ -74,7 +74,7 @@ class RolloutBuffer:
         self.written = t + 1
 
     def checks(self) -> list[tuple[str, np.ndarray]]:
-        """What could be wrong, and where it is not: [steps written, E] bool."""
+        """Possible problems, and where they do not occur: [steps written, E] bool."""
         rows = slice(self.written)
         # What a truncated episode would be bootstrapped from must be there.
         shown = ~(self._truncated[rows] & self.first[rows])
@@ -84,9 +84,9 @@ class RolloutBuffer:
         ]
 
     def finish(self, before: RunningEpisodes) -> tuple[Transitions, list[Episode], RunningEpisodes]:
-        """The transitions, the episodes that finished, in order, and those that are running now.
+        """The transitions, the finished episodes in order, and the episodes still running.
 
-        `before` are those that were running when the rollout began.
+        `before` are the episodes that were running when the rollout began.
         """
         over = self._terminated | self._truncated
         follows = over & ~self.first  # a filler, unless this is one

@@ -115,7 +115,7 @@ class HostTrainer(Trainer):
             actor.close()
 
     def _rollout(self, params: Params) -> Rollout:
-        """The next rollout; the one after it is begun, with the parameters given."""
+        """Returns the next rollout and requests the one after it, with the given parameters."""
         if not self._asked:
             self._ask(params)
         assert self._actor is not None
@@ -133,7 +133,7 @@ class HostTrainer(Trainer):
         self._asked = True
 
     def _summary(self, episodes: list[Episode]) -> dict[str, float]:
-        """Metrics of the finished episodes: NaN where there are none."""
+        """Metrics of the finished episodes; NaN if there are none."""
         means = {
             EPISODE + name: _mean([e.metrics[name] for e in episodes if name in e.metrics])
             for name in self.environment.episode_metrics
