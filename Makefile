@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= runs/catch-demo
 
-.PHONY: demo test long lint format docs bench clean
+.PHONY: demo test long lint format docs bench clean campaign
 
 demo: $(VENV)/users  ## train an agent, evaluate it, draw its curve and film it
 	@if [ -e $(DEMO) ]; then $(BIN)/discorl train --resume $(DEMO); \
@@ -18,6 +18,9 @@ test: lint  ## lint, types, and all tests but the long ones
 
 long: $(VENV)/developers  ## the tests that take minutes
 	$(BIN)/python -m pytest -m long
+
+campaign: $(VENV)/developers  ## thousands of attacks on commands and files, in a temporary folder
+	$(BIN)/python tests/campaign --seed 0
 
 lint: $(VENV)/developers
 	$(BIN)/ruff check .

@@ -49,7 +49,7 @@ def raises(error):
         (PermissionError(13, "Permission denied", "a/b"), 1, "discorl: a/b: Permission denied\n"),
         (MemoryError("Unable to allocate 8 EiB"), 1, "exhausted: Unable to allocate 8 EiB"),
         (SystemExit(0), 2, "`discorl rules list` was ended by a call of sys.exit"),
-        (ZeroDivisionError("what"), 70, "test_command_faults.py, line"),
+        (ZeroDivisionError("what"), 2, "test_command_faults.py, line"),
     ],
 )
 def test_every_error_is_one_message(monkeypatch, capsys, error, status, message):

@@ -156,7 +156,7 @@ def test_kill_and_resume(tiny, capsys):
     before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in done}
     with pytest.raises(SystemExit) as exit:
         cli.main(["compare", "--resume", str(out), "--json"])
-    assert not exit.value.code
+    assert exit.value.code == 1  # an environment cannot be made
     told = json.loads(capsys.readouterr().out)
     assert told["finished"]
     assert told["environments"] == ["catch"]

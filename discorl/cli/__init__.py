@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except MemoryError as error:
         status = _tell(f"the memory is exhausted{f': {error}' if str(error) else ''}", 1)
     except Exception as error:
-        status = _tell(_unexpected(error), UNEXPECTED)
+        status = _tell(*_unexpected(error))
     sys.exit(status)
 
 
@@ -67,8 +67,8 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _unexpected(error: Exception) -> str:
-    """What went wrong where, in somebody's own code if that is where it was."""
+def _unexpected(error: Exception) -> tuple[str, int]:
+    """What went wrong where, in somebody's own code if that is where it was, and the status."""
     if os.environ.get("DISCORL_TRACEBACK"):
         traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -79,9 +79,9 @@ def _unexpected(error: Exception) -> str:
     frame = (theirs or known or frames)[-1]
     reason = str(error).strip().splitlines()
     what = f"{type(error).__name__}{f': {reason[0][:300]}' if reason else ''}"
-    return (
-        f"{frame.filename}, line {frame.lineno}: {what} (DISCORL_TRACEBACK=1 shows the traceback)"
-    )
+    where = f"{frame.filename}, line {frame.lineno}"
+    message = f"{where}: {what} (DISCORL_TRACEBACK=1 shows the traceback)"
+    return message, 2 if theirs else UNEXPECTED
 
 
 def _run(arguments: list[str]) -> int:

@@ -14,6 +14,7 @@ with the metrics cut back to it, so that the resumed run continues as if it had 
 files of the names above are ever touched.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -219,6 +220,8 @@ class Run:
             for update in self.checkpoint_updates():
                 self._checkpoint(update).unlink()
             folders.remove_orphans(self.path / "checkpoints")
+            with contextlib.suppress(OSError):  # somebody's own file is in it
+                (self.path / "checkpoints").rmdir()
 
     def restore(
         self, template: PyTree, part: str = "", *, up_to: int | None = None

@@ -1,6 +1,8 @@
 """Making trainers, from settings or from an existing run."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -15,6 +17,7 @@ from discorl.training.config import TrainConfig
 from discorl.training.host.trainer import HostTrainer
 from discorl.training.trainer import Trainer
 from discorl.types import UserError
+from discorl.types.findings import raised
 
 RULE_FILE = "rule.npz"  # in a run directory: its copy of the learned rule
 
@@ -66,12 +69,37 @@ def make_trainer(
     return HostTrainer(config, agent, environment, learner, eta)
 
 
+@contextlib.contextmanager
+def strangers_named(trainer: Trainer) -> Iterator[None]:
+    """Says of an error whose code it may be, if it is not all discorl's own."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        config, rule = trainer.config, trainer.learner.rule
+        own = {f"rule {config.rule}": rule, f"environment {config.env}": trainer.environment}
+        names = [name for name, x in own.items() if not _is_ours(x)]
+        factory = config.agent.network.network_factory
+        names += [] if factory is None else [f"network {factory}"]
+        if not names:
+            raise
+        raise UserError(
+            f"{raised('the ' + ' or the '.join(names), error)}; `discorl rules check` and `discorl "
+            "envs check` tell more"
+        ) from error
+
+
+def _is_ours(found: object) -> bool:
+    return type(found).__module__.partition(".")[0] == "discorl"
+
+
 def check_environment(environment: Environment | HostEnvironment, name: str) -> None:
     """Refuses an environment of somebody's own that is not what it declares to be.
 
     Nothing is compiled for that. discorl's own are left out: to trace the largest takes seconds.
     """
-    if type(environment).__module__.partition(".")[0] == "discorl":
+    if _is_ours(environment):
         return
     for finding in conformance.check_declaration(environment):
         if not finding.ok:

@@ -32,7 +32,7 @@ from discorl.runs.metrics import (
 )
 from discorl.runs.progress import Progress
 from discorl.training import capacity
-from discorl.training.assembly import RULE_FILE, load_trainer, make_trainer
+from discorl.training.assembly import RULE_FILE, load_trainer, make_trainer, strangers_named
 from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import LONGEST_CALL, TrainConfig, configure
 from discorl.training.result import TrainResult, finite_by_seed
@@ -114,7 +114,8 @@ def train(
             trainer = make_trainer(
                 config, environment, network=network, rule=own_rule, programs=programs
             )
-        template = jax.eval_shape(trainer.init)
+        with strangers_named(trainer):
+            template = jax.eval_shape(trainer.init)
         capacity.check_state(trainer.config, template)
         first = None if start is None else start_from(trainer, start)
         if out is not None:
@@ -169,7 +170,8 @@ class _Loop:
         stopped = False
         saved = done
         rate = 0.0  # updates a second
-        self._trainer.start(state)
+        with strangers_named(self._trainer):
+            self._trainer.start(state)
         with (
             self._trainer,  # which then stops environments on the host
             Progress(config.updates) as progress,

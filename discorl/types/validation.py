@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 from discorl.types.errors import UserError
 from discorl.types.specs import Range
 
-MOST_SEED = 2**31 - 1  # JAX makes keys of 32-bit integers
+MOST_INTEGER = MOST_SEED = 2**31 - 1  # what JAX counts with
+LEAST_NUMBER, MOST_NUMBER = 1e-45, 3.4e38  # what float32 can hold
 
 
 def refuse(name: str, value: Any, accepted: str, owner: str = "") -> NoReturn:
@@ -38,6 +39,8 @@ def integer(
         refuse(name, value, "an integer", owner)
     if not least <= value <= most:
         refuse(name, value, _bounds(least, most), owner)
+    if value > MOST_INTEGER:
+        refuse(name, value, f"at most {MOST_INTEGER}", owner)
     return int(value)
 
 
@@ -54,9 +57,13 @@ def number(
     """A finite number within bounds, of which `above` and `below` are exclusive."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         refuse(name, value, "a number", owner)
-    plain = float(value)
+    try:
+        plain = float(value)
+    except OverflowError:  # of an integer
+        refuse(name, value, _bounds(least, most, above, below), owner)
     within = least <= plain <= most and above < plain < below
-    if not (within and math.isfinite(plain)):
+    held = math.isfinite(plain) and abs(plain) <= MOST_NUMBER
+    if not (within and held) or (above == 0 and plain < LEAST_NUMBER):
         refuse(name, value, _bounds(least, most, above, below), owner)
     return plain
 
@@ -66,7 +73,7 @@ def integers(
 ) -> tuple[int, ...]:
     """Integers of at least `least`, from a sequence or a single one."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
-    fits = all(_is_integer(x) and x >= least for x in values)
+    fits = all(_is_integer(x) and least <= x <= MOST_INTEGER for x in values)
     if not fits or not (values or empty):
         refuse(name, value, f"integers of {_bounds(least, math.inf)}", owner)
     return tuple(int(x) for x in values)

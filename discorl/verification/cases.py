@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.runs import npz
+from discorl.runs import npz, schemas
+from discorl.runs.files import naming
 from discorl.types import Array, PyTree, Trajectory, UserError
 
 
@@ -23,6 +24,8 @@ class Case:
     def __init__(self, path: Path, dtype: str) -> None:
         archive = npz.read(path)
         self._arrays = archive.arrays
+        with naming(path):
+            schemas.check(archive.metadata.get("left_out", []), [str])
         self.left_out = frozenset(archive.metadata.get("left_out", ()))
         self.path = path
         self.dtype = dtype

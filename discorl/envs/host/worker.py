@@ -4,14 +4,12 @@ It reads commands from a pipe, and actions from memory that it shares with the p
 it; there it writes what follows from them. It ends with the pipe, or with that process.
 """
 
-import ctypes
 import dataclasses
 import json
 import math
 import mmap
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -30,7 +28,6 @@ from discorl.types.imports import ANYTHING
 RESET, STEP, RENDER = b"reset", b"step", b"render"
 _ALIGNMENT = 64  # bytes; arrays of different workers' environments share few cache lines
 _LOOK_SECONDS = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +97,6 @@ class Job:
 
 def main(pipe: int, memory: int, parent: int) -> None:
     """Runs a worker until the pipe is closed; pipe and memory are file descriptors."""
-    _die_with_parent()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     connection = Connection(pipe)
     try:
@@ -109,15 +105,6 @@ def main(pipe: int, memory: int, parent: int) -> None:
         _Server(connection, job, board_on(shared, job.observation, job.count)).serve()
     except (EOFError, ConnectionError):
         return  # nobody is there any more
-
-
-def _die_with_parent() -> None:
-    """Has Linux kill this process with the thread that started it.
-
-    A step that is stuck in C, holding Python's lock, would keep `_end_with` from ever looking.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_with(parent: int) -> None:

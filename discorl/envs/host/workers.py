@@ -27,7 +27,16 @@ from discorl.envs.host.worker import Job
 from discorl.types import PyTree, UserError
 
 _CLOSING_SECONDS = 5.0  # after which a worker is killed
-_COMMAND = "from discorl.envs.host.worker import main; main({}, {}, {})"
+# First of all, Linux is asked to kill the worker with the thread that started it: a step that is
+# stuck in C, holding Python's lock, would keep the worker from ever looking, and so does an import.
+_COMMAND = """
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() == {parent}:
+    from discorl.envs.host.worker import main
+    main({pipe}, {memory}, {parent})
+"""
 # A worker computes little, and never on an accelerator, which the learner has.
 _ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
 
@@ -173,9 +182,10 @@ class WorkerVector(HostVector):
 
 def _start(indices: range, memory: int) -> _Worker:
     ours, theirs = Pipe()
+    command = _COMMAND.format(pipe=theirs.fileno(), memory=memory, parent=os.getpid())
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND.format(theirs.fileno(), memory, os.getpid())],
+            [sys.executable, "-c", command],
             pass_fds=(theirs.fileno(), memory),
             stdin=subprocess.DEVNULL,
             stdout=2,  # what an environment prints is not what a command prints

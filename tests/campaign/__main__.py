@@ -1,0 +1,99 @@
+"""The campaign: thousands of attacks on the command line and on what it leaves on disk.
+
+    python tests/campaign --seed 0 --share 1.0
+
+Everything happens in a temporary folder. The same seed gives the same attacks; kills and signals
+come at moments that depend on the machine.
+"""
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+# Imported here, once: trials are forks of this process.
+from command_lines import command_lines, toml_files
+from damaged_files import damaged_files
+from jax._src import xla_bridge
+from kills import kills, signals
+from strangers import special_files, strangers
+from trials import Campaign
+
+import discorl.cli.compare
+import discorl.cli.discover
+import discorl.cli.envs
+import discorl.cli.evaluate
+import discorl.cli.report
+import discorl.cli.rules
+import discorl.cli.train
+import discorl.cli.verify  # noqa: F401
+
+SIZES = {
+    "command lines": 1000,
+    "TOML files": 300,
+    "damaged files": 1000,
+    "special files": 30,
+    "strangers": 60,
+    "signals": 20,
+    "kills": 100,
+}
+
+
+def main() -> None:
+    """Runs the parts that are asked for; the exit status says whether anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--share", type=float, default=1.0, help="of the full size")
+    parser.add_argument("--only", nargs="*", choices=SIZES, default=list(SIZES))
+    options = parser.parse_args()
+    if xla_bridge.backends_are_initialized():
+        sys.exit("an import has started JAX, which must not be forked")
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="discorl-campaign-") as folder:
+        os.environ |= {"DISCORL_CACHE": f"{folder}/cache", "HOME": folder}
+        os.environ.pop("DISCORL_RULES", None)
+        campaign = Campaign(Path(folder))
+        for name in options.only:
+            count = max(1, round(SIZES[name] * options.share))
+            generator = random.Random(f"{options.seed} {name}")
+            if name == "special files":
+                special_files(campaign, count)
+            else:
+                PARTS[name](campaign, generator, count)
+            print(f"{name}: done after {time.monotonic() - start:.0f} s", flush=True)
+    _report(campaign)
+    sys.exit(bool(campaign.failures))
+
+
+PARTS = {
+    "command lines": command_lines,
+    "TOML files": toml_files,
+    "damaged files": damaged_files,
+    "strangers": strangers,
+    "signals": signals,
+    "kills": kills,
+}
+
+
+def _report(campaign: Campaign) -> None:
+    failed = [failure.partition(": ")[0] for failure in campaign.failures]
+    groups: dict[str, int] = {}
+    for kind, count in campaign.tries.items():
+        group = kind.partition(":")[0]
+        groups[group] = groups.get(group, 0) + count
+    for group, count in groups.items():
+        wrong = sum(kind.partition(":")[0] == group for kind in failed)
+        print(f"{group}: {count} tries, {wrong} failures")
+    for what, count in campaign.left_out.items():
+        print(f"left out: {count} tries with {what}")
+    print(f"in all: {campaign.tries.total()} tries, {len(campaign.failures)} failures")
+
+
+if __name__ == "__main__":
+    main()

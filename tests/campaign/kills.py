@@ -1,0 +1,137 @@
+"""Long commands that are killed or stopped again and again, and must end as if they never were."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from trials import Campaign, Outcome, problem_of, run
+
+AGENT = """
+    --num-envs 2 --unroll 4 --batch 2 --replay-fraction 0.5 --replay 8 --hidden 8
+"""
+TASK = "catch:rows=3,columns=3"
+TRAIN = f"""
+    train --rule actor_critic --env {TASK} {AGENT} --updates 6000 --log-every 4
+    --checkpoint-every 40 --seeds 2
+"""
+DISCOVER = f"""
+    discover --preset demo --meta-steps 12 --checkpoint-every 1 --agents 1 --window 2
+    --prediction-size 5 --bins 5 --trajectory-lstm 4 --meta-lstm 4 --net-width 4 --value-hidden 8
+    --validation-envs 4 --validation-unroll 4 --evaluate-every 6 --evaluate-updates 4
+    --evaluate-seeds 1 {AGENT} --envs {TASK} --evaluate-on {TASK}
+"""
+COMPARE = f"""
+    compare --rules actor_critic policy_gradient --seeds 1 --envs {TASK} --steps 20000
+"""
+COMMANDS = {
+    "train": TRAIN.split(),
+    "discover": DISCOVER.split(),
+    "compare": COMPARE.split(),
+}
+TIMES = ("wall_time", "charts/SPS", "seconds")
+
+
+def kills(campaign: Campaign, generator: random.Random, count: int) -> None:
+    """Kill -9 at random moments: three of five in training, the others in turns."""
+    shares = {"train": 0.6, "discover": 0.25, "compare": 0.15}
+    for command, share in shares.items():
+        _interrupted(campaign, generator, command, round(count * share), (signal.SIGKILL,))
+
+
+def signals(campaign: Campaign, generator: random.Random, count: int) -> None:
+    """Ctrl-C, SIGTERM and SIGHUP at random moments."""
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    _interrupted(campaign, generator, "train", count, kinds)
+
+
+def _interrupted(
+    campaign: Campaign,
+    generator: random.Random,
+    command: str,
+    count: int,
+    numbers: tuple[signal.Signals, ...],
+) -> None:
+    """Interrupts a command so often, then lets it end and compares it with one that was not."""
+    home = campaign.new_folder()
+    start = time.monotonic()
+    whole = _run(home, [*COMMANDS[command], "--out", "whole"])
+    seconds = time.monotonic() - start
+    assert not whole.status, whole.said
+    kind = f"kill -9 of {command}" if numbers == (signal.SIGKILL,) else "signals"
+    done, rounds = 0, 0
+    while done < count:
+        name = f"run{rounds}"
+        rounds += 1
+        for _ in range(generator.randrange(2, 8)):
+            if done == count:
+                break
+            number = generator.choice(numbers)
+            after = generator.uniform(0.2, 1.0) * seconds
+            outcome = _run(home, _continued(command, home, name), number, after)
+            if outcome.status == 0:  # it had come to its end before
+                break
+            done += 1
+            problem = None if outcome.status == -number else problem_of(outcome, "anything")
+            campaign.count(kind, problem, name)
+        last = _run(home, _continued(command, home, name))
+        problem = problem_of(last, "accepted") or _difference(home / "whole", home / name)
+        campaign.count(f"{kind}, resumed to the end", problem, name)
+        shutil.rmtree(home / name, ignore_errors=True)
+
+
+def _continued(command: str, home: Path, name: str) -> list[str]:
+    if (home / name / "config.json").exists():
+        return [command, "--resume", name]
+    return [*COMMANDS[command], "--out", name]
+
+
+def _run(
+    home: Path, arguments: list[str], number: int | None = None, after: float = 0.0
+) -> Outcome:
+    def interrupt(child: int) -> None:
+        deadline = time.monotonic() + after
+        while time.monotonic() < deadline:
+            if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return
+            time.sleep(0.02)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    def main() -> None:
+        from discorl.cli import main
+
+        main(arguments)
+
+    return run(main, home, timeout=900, meanwhile=None if number is None else interrupt)
+
+
+def _difference(whole: Path, other: Path) -> str | None:
+    """In what a run differs from another, times apart."""
+    for path in sorted(whole.rglob("*")):
+        file = path.relative_to(whole)
+        if not path.is_file() or not (file.suffix == ".csv" or file.name == "result.json"):
+            continue
+        if "report" in file.parts:
+            continue
+        if not (other / file).exists():
+            return f"has no {file}"
+        read = _table if file.suffix == ".csv" else _record
+        if read(path) != read(other / file):
+            return f"has another {file}"
+    left = [path for path in other.rglob(".*") if path.name.endswith(".partial")]
+    return f"left {left[0]}" if left else None
+
+
+def _table(path: Path) -> list[list[str]]:
+    names, *rows = (line.split(",") for line in path.read_text().splitlines())
+    kept = [i for i, name in enumerate(names) if name not in TIMES]
+    return [[row[i] for i in kept] for row in [names, *rows]]
+
+
+def _record(path: Path) -> dict:
+    return {name: x for name, x in json.loads(path.read_text()).items() if name not in TIMES}
