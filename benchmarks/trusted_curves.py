@@ -1,4 +1,4 @@
-"""The hand-made rules against the learning curves of another implementation, rejax.
+"""The hand-designed rules against the learning curves of another implementation, rejax.
 
     OTHER/python benchmarks/trusted_curves.py --theirs theirs.json
     python benchmarks/trusted_curves.py --ours ours.json --theirs theirs.json

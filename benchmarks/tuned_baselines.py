@@ -1,4 +1,4 @@
-"""Hand-made rules tuned alike: random settings, chosen by whole lives on train members of families.
+"""Hand-designed rules tuned alike: random settings, chosen by whole lives on train members.
 
     python benchmarks/tuned_baselines.py ppo actor_critic muesli q_lambda lean \
         --updates 300 1000 --out tuned
@@ -69,7 +69,7 @@ def draw(rule: str, number: int, folder: Path) -> Contender:
 
 
 def _lean(generator: np.random.Generator, file: Path) -> str:
-    """Muesli's own coefficients, drawn about their hand-made values and constant over a life."""
+    """Muesli's own coefficients, around their hand-designed values, constant over a life."""
     if not file.exists():
         rule = Lean()
         eta = rule.init_params(jax.random.key(0))

@@ -1,7 +1,7 @@
 """Train a network written with Flax.
 
 A rule says which outputs it needs: `spec.state` once an observation, `spec.action` once an action.
-A module that yields all of them works with every rule, hand-made or discovered.
+A module that yields all of them works with every rule, hand-designed or discovered.
 """
 
 import argparse

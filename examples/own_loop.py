@@ -1,4 +1,4 @@
-"""Learn with a discovered or hand-made rule inside a loop of your own.
+"""Learn with a discovered or hand-designed rule inside a loop of your own.
 
 The learner is two pure functions. It asks for trajectories, wherever they come from, and hands
 back parameters: the loop, the environments and the data stay yours. Here the agent is to say which

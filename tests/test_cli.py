@@ -230,10 +230,10 @@ def test_rules_list_and_show(capsys):
     status, out, _ = run(capsys, "rules", "list", "--json")
     listed = {row["name"]: row["kind"] for row in json.loads(out)["rules"]}
     assert status == 0
-    assert listed["ppo"] == "hand-made"
+    assert listed["ppo"] == "hand-designed"
     assert listed["disco103"] == "learned"
     status, out, _ = run(capsys, "rules", "show", "ppo", "--json")
-    assert (status, json.loads(out)["kind"]) == (0, "hand-made")
+    assert (status, json.loads(out)["kind"]) == (0, "hand-designed")
 
 
 def test_rules_import_export_and_show_a_file(capsys, golden, tmp_path, monkeypatch):

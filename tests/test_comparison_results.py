@@ -227,4 +227,4 @@ def test_the_tables_of_a_comparison_fit_the_terminal(tmp_path, monkeypatch, caps
         for e in row.values():
             assert f"{e.value:.3f}" in text
             assert f"[{e.low:.3f}, {e.high:.3f}]" in text
-    assert "With fewer than 5 runs the bootstrap makes intervals too narrow" in after
+    assert "With fewer than 5 runs, bootstrap intervals are too narrow" in after

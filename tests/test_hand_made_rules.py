@@ -1,4 +1,4 @@
-"""The hand-made rules against loops over their definitions and gradients derived by hand."""
+"""The hand-designed rules against loops over their definitions and gradients derived by hand."""
 
 import dataclasses
 import functools

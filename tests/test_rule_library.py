@@ -185,7 +185,7 @@ def test_list_command_shows_hand_made_and_learned(rule_cache):
     data, text = run("list")
     rows = {row["name"]: row for row in data["rules"]}
     assert list(rows) == ["by_hand", "disco103", "mine", "tiny7"]
-    assert rows["by_hand"]["kind"] == "hand-made"
+    assert rows["by_hand"]["kind"] == "hand-designed"
     assert rows["by_hand"]["description"] == "A rule made by hand."
     assert rows["mine"] == {
         "name": "mine",

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import tyro
 
@@ -35,6 +35,16 @@ def _optional(
     kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
     if len(kinds) != 1 or len(get_args(info.type)) != 2:
         return None
+    if get_origin(kinds[0]) is Literal:
+        names = get_args(kinds[0])
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=f"{{{','.join(names)}}}",
+            instance_from_str=lambda words: words[0],
+            is_instance=lambda value: value is None or value in names,
+            str_from_instance=lambda value: ["none" if value is None else value],
+            choices=names,
+        )
     several = get_origin(kinds[0]) is tuple
     kind = get_args(kinds[0])[0] if several else kinds[0]
     if kind not in (str, int, float, Path):
@@ -77,9 +87,16 @@ def command(function: Callable[..., Result]) -> Command:
 
 def call(function: Callable[..., Result], arguments: list[str], program: str) -> Result:
     """Calls a function with what the arguments say."""
-    about = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
+    document = (inspect.getdoc(function) or "").replace("\n        ", " ")  # continued lines
+    about = document.partition("\n\nArgs:")[0]
+
+    @functools.wraps(function)
+    def documented(*given: Any, **named: Any) -> Result:
+        return function(*given, **named)
+
+    documented.__doc__ = document
     return tyro.cli(
-        function,
+        documented,
         prog=program,
         description=f"{about}\n\n{JSON_HINT}",
         args=arguments,

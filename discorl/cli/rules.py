@@ -199,7 +199,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def _kind_of(rule: type[Rule]) -> str:
-    return "untrained" if registry.is_learned(rule) else "hand-made"
+    return "untrained" if registry.is_learned(rule) else "hand-designed"
 
 
 def _summary(rule: Any) -> str:

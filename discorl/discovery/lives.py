@@ -2,7 +2,7 @@
 
 A life is a training run from scratch: a rule's parameters, a member of the family, a random key, a
 learning rate and a number of updates decide what an agent earns in it. All of these are data. So
-one program serves evolution, validation, sweeps and tests, with discovered and hand-made rules.
+one program serves evolution, validation, sweeps and tests, with discovered and hand-designed rules.
 """
 
 import dataclasses

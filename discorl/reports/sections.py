@@ -29,8 +29,8 @@ def few_runs(results: Results) -> str:
     if results.config.seeds >= FEW_RUNS:
         return ""
     return (
-        f"With fewer than {FEW_RUNS} runs the bootstrap makes intervals too narrow: take them as "
-        "hints."
+        f"With fewer than {FEW_RUNS} runs, bootstrap intervals are too narrow: treat them as a "
+        "rough guide."
     )
 
 

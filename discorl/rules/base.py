@@ -77,7 +77,7 @@ class Rule(abc.ABC):
         """The outputs that an agent must produce to be trained by this rule."""
 
     def init_params(self, key: Key) -> Params:
-        """Parameters `eta` of a new rule; hand-made rules have none."""
+        """Parameters `eta` of a new rule; hand-designed rules have none."""
         del key
         return ()
 

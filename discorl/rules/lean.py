@@ -1,7 +1,8 @@
 """The lean rule: Muesli's update with learned coefficients and a small residual network.
 
-It asks little of an agent, logits and scalar action values, and costs little more than a hand-made
-rule. Untrained, it is Muesli without the model: discovery begins at the best rule made by hand.
+It asks little of an agent, logits and scalar action values, and costs little more than a
+hand-designed rule. Untrained, it is Muesli without the model: discovery begins at the best
+hand-designed rule.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from discorl.rules.base import PLAIN, Rule
 from discorl.rules.returns import Moments
 from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, Trajectory
 
-# Every coefficient is its hand-made value times exp(gain * row @ features). A gain makes equal
+# Every coefficient is its hand-designed value times exp(gain * row @ features). A gain makes equal
 # changes of the rows matter about equally.
 GAINS: Mapping[str, float] = {
     "prior": 0.1,  # power of the prior in the improved policy; below one, it forgets
@@ -131,7 +132,7 @@ class Lean(Rule):
         return self.coefficients(eta, state)["learning_rate"]
 
     def coefficients(self, eta: Params, state: LeanState) -> dict[str, Array]:
-        """Multipliers of the hand-made coefficients at a moment of an agent's life, each []."""
+        """Multipliers of the hand-designed coefficients at a moment of an agent's life, each []."""
         features = self._features(state)
         dtype = eta["coefficients"].dtype
         gains = jnp.array(list(GAINS.values()), dtype)

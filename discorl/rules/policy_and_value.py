@@ -1,4 +1,4 @@
-"""What the hand-made rules share: an agent with a policy and a scalar value."""
+"""What the hand-designed rules share: an agent with a policy and a scalar value."""
 
 import dataclasses
 from collections.abc import Mapping

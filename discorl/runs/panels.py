@@ -58,7 +58,7 @@ def _of_evolution(names: Iterable[str]) -> tuple[Panel, ...]:
         _SCORES,
         Panel(
             "mean over environments",
-            "It scatters with the lengths of the lives, which every generation draws anew.",
+            "It varies with the lengths of lives, which every generation draws again.",
             {SCORE: "score"},
         ),
         Panel(
@@ -88,7 +88,7 @@ def _of_meta_gradients(names: Iterable[str]) -> tuple[Panel, ...]:
     return (
         Panel(
             "return, mean over agents",
-            "What the agents of the population earn while they learn; their lives begin anew.",
+            "What the agents of the population earn while they learn; lives start over.",
             _environments(names, f"{RETURN}/"),
             scale="symlog",
         ),

@@ -96,7 +96,7 @@ def verify(directory: str | Path, rule: str | None = None) -> list[Check]:
 def _told(rule: str | None, path: Path) -> Params:
     eta = rules.load(rule or DEFAULT_RULE)[1]
     if not eta:
-        raise UserError(f"{path}: needs a discovered rule, and '{rule}' is a hand-made one")
+        raise UserError(f"{path}: needs a discovered rule, and '{rule}' is a hand-designed one")
     return eta
 
 

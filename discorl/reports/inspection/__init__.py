@@ -80,7 +80,7 @@ ANALYSES: dict[str, Analysis] = {
     "response": Analysis(
         "What it does to a policy",
         "How the log-probability of the action taken changes, over the advantage of the action and "
-        "over its probability ratio. Hand-made rules are told the same trajectories and values.",
+        "over its probability ratio. Hand-designed rules see the same trajectories and values.",
         response.analyse,
     ),
     "lifetime": Analysis(

@@ -8,7 +8,7 @@ the rate at which log pi(a_t|s_t) then changes along the rule's gradient with re
     R(A*, rho*) = mean of u_t(a_t) - sum_a pi(a|s_t) u_t(a),    u_t = - d loss / d logits_t,
 
 over the steps for which mu(a_t|s_t) <= 1 is possible, divided by the root mean square of R over the
-grid, so that rules can be compared. Hand-made rules are told the same trajectories, policy and
+grid, so that rules can be compared. Hand-designed rules are told the same trajectories, policy and
 values. PPO centres advantages within the batch: its response changes sign at their mean, not at 0.
 Actor-critic's R is linear in A* and constant beyond rho* = 1; PPO's is zero, but for its entropy
 bonus, beyond 1 + clip for A* > 0 and below 1 - clip for A* < 0.
