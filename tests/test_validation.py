@@ -89,6 +89,8 @@ def test_flat_names_reach_nested_parts():
         ({"span": Range(0.5, 2.0)}, r"outer: span is 0.5\.\.2.0; expected from 0 to 1"),
         ({"span": Range(1.0, 0.5)}, r"outer: span is 1.0\.\.0.5; expected 0.5\.\.1.0"),
         ({"span": Range(0.5, math.nan)}, "outer: span is 0.5..nan; expected from 0 to 1"),
+        ({"span": (0.1, 0.2, 0.3)}, r"outer: span is \(0.1, 0.2, 0.3\); expected a number, or a r"),
+        ({"span": 2.0}, r"outer: span is 2.0\.\.2.0; expected from 0 to 1"),
     ],
 )
 def test_mistakes_are_named(values, message):
