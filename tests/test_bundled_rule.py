@@ -1,4 +1,4 @@
-"""The rule that comes with the package: what its file says, and that agents learn by it."""
+"""The rules that come with the package: what their files say, and that agents learn by them."""
 
 import numpy as np
 import pytest
@@ -6,39 +6,48 @@ from conftest import TESTS
 
 import discorl
 from discorl import cli
-from discorl.rules.files import library, weights
+from discorl.rules.files import library
 from discorl.training.config import DEFAULT_RULE
 
+# Tasks that had no part in the discovery of a rule, on which it was chosen or is tested.
+KEPT_APART = {
+    "lean1": ("held_out", "bandit", "windy_catch", "inventory", "gambler"),
+    "discorl4": ("held_out", "bandit", "cliff"),
+}
 
-def test_its_file_says_where_it_comes_from():
-    file = weights.load(library.find(DEFAULT_RULE))
-    assert file.path.parent == library._BUNDLED
-    found = file.metadata
-    config = found["config"]
-    assert (config["seed"], config["start"]) == (found["seed"], "muesli")
-    assert config["preset"] == "laptop"
+
+@pytest.mark.parametrize("name", KEPT_APART)
+def test_a_file_says_where_its_rule_comes_from(name):
+    path = library.find(name)
+    assert path.parent == library._BUNDLED
+    archive = library.read(path)
+    found, config = archive.metadata, archive.metadata["config"]
+    assert config["seed"] == found["seed"]
     assert 0 < found["meta_steps"] <= config["meta_steps"]
-    kept_apart = ("held_out", "bandit", "cliff")
-    assert not any(name in env for env in config["envs"] for name in kept_apart)
-    card = (TESTS.parent / "docs" / "records" / f"{DEFAULT_RULE}.md").read_text(encoding="utf-8")
+    population = config.get("envs") or [each["env"] for each in config["population"]]
+    assert not any(word in env for env in population for word in KEPT_APART[name])
+    card = (TESTS.parent / "docs" / "records" / f"{name}.md").read_text(encoding="utf-8")
     assert found["commit"][:7] in card
     assert str(found["meta_steps"]) in card
+    if name == DEFAULT_RULE:
+        assert archive.sha256 in card
 
 
-def test_it_is_small_enough_to_come_with_the_package():
-    assert library.find(DEFAULT_RULE).stat().st_size < 300_000
+@pytest.mark.parametrize("name", KEPT_APART)
+def test_they_are_small_enough_to_come_with_the_package(name):
+    assert library.find(name).stat().st_size < 300_000
 
 
-def test_it_is_listed_with_what_it_was_discovered_on(capsys):
+def test_they_are_listed_with_what_they_were_discovered_on(capsys):
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.main(["rules", "list"])
-    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith(DEFAULT_RULE))
+    lines = capsys.readouterr().out.splitlines()
+    line = next(x for x in lines if x.startswith(DEFAULT_RULE))
     assert "bundled" in line
-    assert "chain, tabular, grid, windy_catch" in line
+    assert "chain, tabular, grid, cliff" in line
 
 
-@pytest.mark.long
-def test_fresh_agents_learn_catch_by_it():
-    result = discorl.train(env="catch:rows=5,columns=5", preset="small", seeds=3)
+def test_fresh_agents_learn_catch_by_the_default():
+    result = discorl.train(env="catch:rows=5,columns=5", preset="small", seeds=3, updates=300)
     assert result.config.rule == DEFAULT_RULE
     assert np.mean(result.recent_return()) > 0.9
