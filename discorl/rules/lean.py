@@ -90,7 +90,12 @@ class Lean(Rule):
     """
 
     name: ClassVar[str] = "lean"
-    recipe: ClassVar[Mapping[str, Any]] = {**PLAIN, "max_gradient_norm": 1.0}
+    # With a smaller epsilon, Adam blows up what is left of gradients once a task is solved.
+    recipe: ClassVar[Mapping[str, Any]] = {
+        **PLAIN,
+        "adam_epsilon": 1e-5,
+        "max_gradient_norm": 1.0,
+    }
     target_decay: ClassVar[float | None] = 0.9
     noise_scales: ClassVar[Mapping[str, float]] = {"hidden": 0.0, "output": 0.3}
 

@@ -58,7 +58,9 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     # For tasks of a few numbers, trained in a minute.
     "small": {
         "steps": 40_000,
+        "num_envs": 4,
         "batch": 32,
+        "replay_fraction": 0.875,
         "hidden": (64, 64),
         "action_lstm": 32,
         "action_hidden": (32,),
