@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import reference
 
+from discorl import rules
 from discorl.rules import Disco, Sizes, returns
+from discorl.rules.disco import Targets
 from discorl.rules.files import weights
 from discorl.types import Trajectory
 from discorl.verification.cases import cast
@@ -306,3 +308,67 @@ def test_nothing_crosses_the_end_of_an_episode(constant_moments, end, change_fro
     assert not np.isclose(before.q[reach:], after.q[reach:]).any()
     if end == "terminated":
         np.testing.assert_allclose(before.q[1], trajectory.reward[1])
+
+
+# --- the spacing of the bins ----------------------------------------------------------------------
+
+
+def values_of(rule, trajectory, online, target):
+    """Values that a rule at the start of a life makes of outputs."""
+
+    def summarised(outputs):
+        return outputs | {"q": rule.summarise((), "q", outputs["q"])}
+
+    state = cast(rule.init_state(1), "float64")
+    return rule.values(state, trajectory, summarised(online), summarised(target))[0]
+
+
+def test_fine_bins_and_small_rewards_are_coarse_bins_and_large_rewards():
+    spacing = 1 / 8
+    fine = dataclasses.replace(RULE, bin_spacing=spacing)
+    with jax.enable_x64(True):
+        trajectory, online, target = case()
+        large = dataclasses.replace(trajectory, reward=trajectory.reward / spacing)
+        values = values_of(fine, trajectory, online, target)
+        coarse = values_of(RULE, large, online, target)
+        for name in ("v", "q", "q_target", "adv", "qv_adv", "q_td"):
+            expected = spacing * getattr(coarse, name)
+            np.testing.assert_allclose(getattr(values, name), expected, rtol=1e-12)
+        for name in ("normalised_adv", "normalised_qv_adv", "normalised_q_td"):
+            # Up to the epsilon that keeps them finite.
+            np.testing.assert_allclose(getattr(values, name), getattr(coarse, name), rtol=1e-4)
+
+        def loss_of_q(rule, values):
+            zeros = jnp.zeros((STEPS, BATCH, 4))
+            outputs = {
+                "logits": online["logits"],
+                "y": jnp.zeros((STEPS + 1, BATCH, 4)),
+                "z": zeros,
+                "aux_pi": online["logits"][:-1],
+                "q": returns.take_action(online["q"][:-1], trajectory.action),
+            }
+            targets = Targets(online["logits"][:-1], zeros, zeros, values.q_target, zeros[..., :1])
+            return rule.loss(outputs, targets, trajectory)["q"]
+
+        np.testing.assert_allclose(loss_of_q(fine, values), loss_of_q(RULE, coarse), rtol=1e-12)
+
+
+def test_the_spacing_is_kept_in_the_file_of_a_rule_and_the_published_one_is_1(tmp_path):
+    eta = RULE.init_params(jax.random.key(0))
+    fine = dataclasses.replace(RULE, bin_spacing=0.125, return_span=5.0)
+    fine.save(tmp_path / "fine.npz", eta)
+    assert rules.load(str(tmp_path / "fine.npz"))[0] == fine
+    RULE.save(tmp_path / "plain.npz", eta)
+    assert rules.load(str(tmp_path / "plain.npz"))[0] == RULE
+    assert weights.load(tmp_path / "plain.npz").metadata == {"bins": 5, "without": "none"}
+    weights.save(tmp_path / "published.npz", jax.tree.map(np.asarray, eta))
+    published, _ = rules.load(str(tmp_path / "published.npz"))
+    assert (published.num_bins, published.bin_spacing, published.return_span) == (601, 1.0, 30.0)
+
+
+def test_rewards_are_scaled_to_the_span_of_returns_that_a_rule_wants():
+    wanting = dataclasses.replace(RULE, return_span=30.0)
+    assert wanting.reward_scale(lambda: 1.5) == 20.0
+    assert wanting.reward_scale(lambda: 1000.0) == 1.0
+    assert wanting.reward_scale(lambda: None) == 1.0
+    assert RULE.reward_scale(lambda: pytest.fail("nobody asked")) == 1.0

@@ -4,11 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
+import rule_files
 from clocks import Clock, Clocks
 
 import discorl
 from discorl.envs.catch import Catch
 from discorl.runs.metrics import RETURN, TOTAL_LOSS
+from discorl.training.assembly import make_trainer
 
 SCALE = 8.0  # a power of two, so that products are exact
 SMALL = {
@@ -66,3 +68,18 @@ def test_rewards_of_environments_on_the_host_are_scaled_as_well():
 def test_a_scale_that_is_not_positive_is_refused(scale):
     with pytest.raises(discorl.UserError, match=f"reward_scale is {scale}; expected a positive"):
         discorl.configure(reward_scale=scale)
+
+
+def test_a_published_rule_gets_rewards_of_the_size_that_it_wants():
+    def scale(**given):
+        config = discorl.configure(env="catch:rows=5,columns=5", preset="small", **given)
+        return make_trainer(config).agent.config.reward_scale
+
+    random, optimal = Catch(5, 5).reference()
+    published = str(rule_files.SMALL)  # in the published format, without metadata
+    assert scale(rule=published) == pytest.approx(30 / (optimal - random))
+    assert scale(rule=published, reward_scale=1.0) == 1.0
+    assert scale(rule="actor_critic") == 1.0
+    assert (
+        discorl.configure(rule=published, env="atari:Pong", preset="atari").agent.reward_scale == 1
+    )

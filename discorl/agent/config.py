@@ -112,8 +112,9 @@ class AgentConfig:
     """Share of the batch drawn from replay; 0 learns from fresh trajectories only."""
     discount: float = 0.997
     """Discount of rewards."""
-    reward_scale: float = 1.0
-    """Factor on rewards for learning; reported returns are not scaled."""
+    reward_scale: float | None = None
+    """Factor on rewards for learning; reported returns are not scaled. By default 1 in discovery,
+    and in training what the rule asks for: 1, but for Disco103 (`Rule.reward_scale`)."""
     frame_stack: int = 1
     """Latest frames that the network sees at once; a trajectory stores each frame once."""
 
@@ -136,7 +137,8 @@ class AgentConfig:
         fields.integer("num_envs", "unroll", "batch", "replay", least=1)
         fields.integer("frame_stack", least=1, most=MOST_FRAMES)
         fields.number("replay_fraction", "discount", least=0, most=1)
-        fields.number("reward_scale", above=0)
+        if self.reward_scale is not None:
+            fields.number("reward_scale", above=0)
         fresh = self.batch - self.replayed
         if fresh > self.num_envs:
             raise UserError(

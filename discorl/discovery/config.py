@@ -160,6 +160,8 @@ class DiscoverConfig:
     """Size P of the predictions y and z, of a rule from scratch."""
     bins: int = 601
     """Bins K of the action value."""
+    bin_spacing: float = 1.0
+    """How far they lie apart; see `Disco`. Small rewards want fine bins."""
     trajectory_lstm: int = 256
     """Width of the meta-network's trajectory LSTM."""
     meta_lstm: int = 128
@@ -210,6 +212,7 @@ class DiscoverConfig:
         fields.choice("method", get_args(MethodName))
         fields.choice("meta_schedule", get_args(Schedule))
         fields.number("ema", least=0, below=1)
+        fields.number("bin_spacing", above=0)
         fields.number("meta_learning_rate", "max_meta_gradient", "value_learning_rate", above=0)
         fields.number("entropy_cost", "prediction_entropy_cost", "target_mean_cost", least=0)
         fields.number("target_kl_cost", "target_improvement", least=0)

@@ -84,7 +84,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "checkpoint_every": 25,
         **_COMPACT,
         "learning_rate": 1e-2,
-        "bins": 21,  # of which fewer are learned sooner; returns of small tasks are small
+        # Few bins are learned sooner, and returns of small tasks are small: from -4 to 4 here.
+        "bins": 21,
+        "bin_spacing": 1 / 30,
     },
     # A lean rule over whole lives of many lengths, on eight kinds of small task: from Muesli's
     # update to a better one in a few hours on one core. Evolution's gradient is mostly noise, so

@@ -48,7 +48,12 @@ def starting_rule(
     if start not in (SCRATCH, IMITATED):
         built, eta = rules.load(start, file=file, rules_path=config.rules_path)
     elif rule is None and config.rule == Disco.name:
-        built = Disco(sizes=config.sizes, num_bins=config.bins, without=config.without)
+        built = Disco(
+            sizes=config.sizes,
+            num_bins=config.bins,
+            bin_spacing=config.bin_spacing,
+            without=config.without,
+        )
         eta = None
     else:
         built, eta = rules.load(rule or config.rule, rules_path=config.rules_path)

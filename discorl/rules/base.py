@@ -8,7 +8,7 @@ so one rule trains any agent. docs/how-to/writing-a-rule.md shows how to write o
 import abc
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -98,6 +98,15 @@ class Rule(abc.ABC):
         """
         del eta, state
         return None
+
+    def reward_scale(self, span: Callable[[], float | None]) -> float:
+        """What rewards are multiplied by for learning where the user does not say.
+
+        Args:
+            span: tells the optimal less the random return of the environment; None if unknown.
+        """
+        del span
+        return 1.0
 
     def policy(self, outputs: Outputs) -> Array:
         """Logits of the policy that an agent acts by.

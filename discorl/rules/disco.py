@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -30,6 +30,9 @@ from discorl.types import (
 
 MOST_BINS = 100_001
 PUBLISHED_BINS = 601  # of files that do not say
+# Of such files, too: Disco103 learns poorly from returns that span a few bins only. The span is the
+# one it was measured with, in docs/records/baselines.md.
+PUBLISHED_RETURN_SPAN = 30.0
 
 # What can be taken out of the rule, as the paper's ablations do, and what then becomes zero: inputs
 # of the meta-network, and terms of the loss.
@@ -95,6 +98,11 @@ class Disco(Rule):
 
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
     num_bins: int = 601  # K, of the categorical action value
+    # s: bins lie s apart along s h(x / s), so values of rewards r in bins s apart are s times those
+    # of rewards r / s in bins one apart. Small rewards want fine bins.
+    bin_spacing: float = 1.0
+    # Optimal less random return that the rule learns best from; 0: of any size.
+    return_span: float = 0.0
     lambda_: float = 0.95
     pi_cost: float = 1.0
     y_cost: float = 1.0
@@ -116,6 +124,8 @@ class Disco(Rule):
         fields.integer("num_bins", least=3, most=MOST_BINS)
         # The middle bin stands for zero.
         fields.require(self.num_bins % 2 == 1, "num_bins", "an odd number")
+        fields.number("bin_spacing", above=0)
+        fields.number("return_span", least=0)
 
     @property
     def ablated(self) -> frozenset[str]:
@@ -133,6 +143,11 @@ class Disco(Rule):
                 "aux_pi": (num_actions,),
             },
         )
+
+    def reward_scale(self, span: Callable[[], float | None]) -> float:
+        """Brings returns to the span that the rule wants, but never makes rewards smaller."""
+        found = span() if self.return_span else None
+        return max(1.0, self.return_span / found) if found and found > 0 else 1.0
 
     def init_params(self, key: Key) -> Params:
         """A new meta-network."""
@@ -154,7 +169,7 @@ class Disco(Rule):
         if name in ("y", "z"):
             return meta_network.embed([eta[f"{name}_net"], eta["meta_rnn"][f"{name}_net"]], output)
         if name == "q":
-            return returns.categorical_value(output)
+            return self.bin_spacing * returns.categorical_value(output)
         return output if name == "logits" else None
 
     def values(
@@ -258,7 +273,7 @@ class Disco(Rule):
         kl = returns.categorical_kl
         next_policy = jax.lax.stop_gradient(outputs["logits"][1:])
         goes_on = 1 - trajectory.terminated.astype(next_policy.dtype)
-        value = returns.squash(jax.lax.stop_gradient(targets.q))
+        value = returns.squash(jax.lax.stop_gradient(targets.q) / self.bin_spacing)
         q_target = returns.two_hot(value, self.num_bins)
         cross_entropy = -jnp.sum(q_target * jax.nn.log_softmax(outputs["q"]), axis=-1)
         terms = {
@@ -291,16 +306,22 @@ class Disco(Rule):
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes a file in the published naming; see `Rule.save`."""
-        metadata = {"bins": self.num_bins, "without": self.without}
+        metadata: dict[str, Any] = {"bins": self.num_bins, "without": self.without}
+        for name in ("bin_spacing", "return_span"):
+            if getattr(self, name) != getattr(Disco, name):
+                metadata[name] = getattr(self, name)
         weights.save(path, jax.tree.map(np.asarray, eta), metadata | dict(provenance or {}))
 
     @classmethod
     def stored_settings(cls, archive: npz.Archive) -> dict[str, Any]:
         """Sizes are those of the arrays; see `Rule.stored_settings`."""
         metadata = archive.metadata
+        published = "bins" not in metadata
         return {
             "sizes": Sizes.of(weights.checked(archive.arrays)),
             "num_bins": metadata.get("bins", PUBLISHED_BINS),
+            "bin_spacing": metadata.get("bin_spacing", 1.0),
+            "return_span": metadata.get("return_span", PUBLISHED_RETURN_SPAN * published),
             "without": metadata.get("without", "none"),
         }
 

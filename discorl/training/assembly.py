@@ -10,7 +10,9 @@ import jax.numpy as jnp
 
 from discorl import envs, rules
 from discorl.agent.assembly import NetworkFactory, make_learner
-from discorl.envs import Environment, GymnaxLike, HostEnvironment, conformance
+from discorl.agent.config import AgentConfig
+from discorl.envs import Environment, GymnaxLike, HostEnvironment, conformance, references
+from discorl.rules import Rule
 from discorl.runs import Run, config_of
 from discorl.training.compiled.trainer import CompiledTrainer, ProgramCache
 from discorl.training.config import TrainConfig
@@ -54,7 +56,11 @@ def make_trainer(
         rules_path=config.rules_path,
         discount=config.agent.discount,
     )
-    agent = dataclasses.replace(config.agent, discount=built.discount)  # `ppo:discount=0.9` wins
+    agent = dataclasses.replace(
+        config.agent,
+        discount=built.discount,  # `ppo:discount=0.9` wins
+        reward_scale=_reward_scale(config.agent, built, environment),
+    )
     shapes = environment.num_actions, environment.observation
     eta = jax.tree.map(jnp.asarray, eta)
     if not isinstance(environment, HostEnvironment):
@@ -67,6 +73,19 @@ def make_trainer(
         )
     learner = make_learner(agent, built, *shapes, network=network, prepare=environment.prepare)
     return HostTrainer(config, agent, environment, learner, eta)
+
+
+def _reward_scale(
+    agent: AgentConfig, rule: Rule, environment: Environment | HostEnvironment
+) -> float:
+    if agent.reward_scale is not None:
+        return agent.reward_scale
+
+    def span() -> float | None:
+        reference = references.of(environment)
+        return None if reference is None else float(reference.optimal - reference.random)
+
+    return rule.reward_scale(span)
 
 
 @contextlib.contextmanager

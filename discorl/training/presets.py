@@ -20,6 +20,7 @@ def _paper(
         "filters": (256, 384, 384, 256),
         "action_lstm": 1024,
         "action_hidden": (1024,),
+        "reward_scale": 1.0,
         "log_every": 10,
         "checkpoint_every": 5000,
     } | settings

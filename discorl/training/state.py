@@ -40,6 +40,6 @@ def add_and_sample(
 
 def scale_rewards(agent: AgentConfig, batch: Trajectory) -> Trajectory:
     """The batch with the rewards that the agent learns from."""
-    if agent.reward_scale == 1:
+    if agent.reward_scale in (None, 1):
         return batch
     return dataclasses.replace(batch, reward=agent.reward_scale * batch.reward)
