@@ -151,7 +151,7 @@ class Observer:
     def update(self, learner, meta_value, eta, batch):
         return learner, meta_value, {}
 
-    def differentiate(self, eta, records, learner, meta_value, validation, kept):
+    def differentiate(self, eta, records, learner, meta_value, validation, kept, critic):
         return (records.batch.reward, validation.reward), meta_value, {}
 
 

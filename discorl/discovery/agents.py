@@ -13,6 +13,7 @@ from discorl.agent.acting import ActorState
 from discorl.agent.assembly import make_learner
 from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner
+from discorl.discovery import meta_critic
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.meta_gradient import MetaGradient, Update
 from discorl.discovery.meta_value import MetaValue, MetaValueState
@@ -35,6 +36,7 @@ class AgentState:
     budget: Array  # [] int32, environment steps of this life
     lives: Array  # [] int32, lives ended so far
     task: PyTree = ()  # parameters of its environment; () on the host
+    critic: PyTree = ()  # coefficients of the meta-critic, [STAGES, 3]; () without one
     validation: ActorState | None = None  # in the validation environments; None on the host
 
     def status(self) -> Metrics:
@@ -49,6 +51,7 @@ class Tasks:
 
     draw: Callable[[Key], PyTree]
     environment: Callable[[PyTree], Environment]
+    family: families.Family | None = None
 
     @classmethod
     def of(cls, text: str) -> "Tasks":
@@ -57,10 +60,28 @@ class Tasks:
         is_member = bool({"seed", "split"} & spec.parameters.keys())
         if spec.name in families.REGISTRY and not is_member:
             family = families.make(text)
-            return cls(lambda key: family.sample(key, "train"), family.environment)
+            return cls(lambda key: family.sample(key, "train"), family.environment, family)
         fixed = envs.make(text)
         assert isinstance(fixed, Environment)  # groups on the host are not made here
         return cls(lambda key: (), lambda task: fixed)
+
+
+def critic_of(
+    state: AgentState, steps: Array, exact: Callable[[Params], Array] | None = None
+) -> meta_critic.Critic | None:
+    """The agent's meta-critic after so many environment steps of its life; None if it has none."""
+    if isinstance(state.critic, tuple):
+        return None
+    stage = meta_critic.stage_of(steps / state.budget)
+    return meta_critic.Critic(state.critic[stage], exact)
+
+
+def with_critic(agents: PyTree, coefficients: Array) -> PyTree:
+    """The agents of a group, with other coefficients of the meta-critic, [STAGES, 3]."""
+    if isinstance(agents, tuple):  # on the host
+        return tuple(dataclasses.replace(agent, critic=coefficients) for agent in agents)
+    spread = jnp.broadcast_to(coefficients, agents.critic.shape)
+    return dataclasses.replace(agents, critic=spread)
 
 
 def draw_lifetime(key: Key, lifetimes: Sequence[int]) -> Array:
@@ -164,6 +185,7 @@ class Agents:
             key=key,
             budget=budget,
             lives=lives,
+            critic=meta_critic.prior(self._config.objective),
         )
 
     def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
@@ -199,6 +221,7 @@ class Agents:
                 self._agent, validation
             ),  # as the rewards that the meta-value function learned
             kept[1] if kept else None,
+            self._critic(state, training.steps),
         )
         if kept:
             training = _with_new_randomness(kept[0])
@@ -210,6 +233,18 @@ class Agents:
             state, training=training, validation=actor, meta_value=meta_value, key=key
         )
         return gradient, new, meta_metrics | _average(metrics) | new.status()
+
+    def _critic(self, state: AgentState, steps: Array) -> meta_critic.Critic | None:
+        """What judges the agent after so many environment steps of its life."""
+        if self._config.objective != "meta_critic":
+            return None
+        family, exact = self._tasks.family, None
+        # A policy that remembers, or sees several frames, is no function of the situation.
+        if family and not self.learner.network.state and self._agent.frame_stack == 1:
+            exact = meta_critic.exact_returns(
+                family, state.task, lambda params, seen: self.learner.policy(params, seen)[0]
+            )
+        return critic_of(state, steps, exact)
 
     def _updates(
         self, eta: Params, task: PyTree, start: tuple[TrainState, MetaValueState], count: int

@@ -14,6 +14,7 @@ from discorl.types.validation import MOST_SEED, Fields, refuse
 
 Task = TypeVar("Task", bound="TaskConfig")
 MethodName = Literal["meta_gradient", "es"]
+Objective = Literal["actor_critic", "meta_critic"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +116,9 @@ class DiscoverConfig:
     """Agent updates from the start of one window to that of the next; 0: as many as `window`. With
     fewer, windows overlap, in environments written in JAX; with more, there are updates between
     them that no meta-gradient goes through."""
+    objective: Objective = "actor_critic"
+    """What a meta-gradient makes larger: what the agent earns at the end of a window, as in the
+    paper; or how its life will end, as predicted from there by a regression over earlier lives."""
     lifetimes: tuple[int, ...] = (20_000, 50_000, 100_000, 200_000)
     """Environment steps of a life, each drawn with a probability inverse to its length."""
     meta_learning_rate: float = 1e-3
@@ -211,6 +215,7 @@ class DiscoverConfig:
         fields.require(isinstance(self.start, str) and self.start != "", "start", known)
         fields.choice("method", get_args(MethodName))
         fields.choice("meta_schedule", get_args(Schedule))
+        fields.choice("objective", get_args(Objective))
         fields.number("ema", least=0, below=1)
         fields.number("bin_spacing", above=0)
         fields.number("meta_learning_rate", "max_meta_gradient", "value_learning_rate", above=0)

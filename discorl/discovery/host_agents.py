@@ -13,8 +13,10 @@ import numpy as np
 
 from discorl.agent.assembly import make_learner
 from discorl.agent.replay import ReplayState
+from discorl.discovery import meta_critic
 from discorl.discovery.agents import (
     AgentState,
+    critic_of,
     draw_lifetime,
     meta_gradient_of,
     updates_within,
@@ -93,6 +95,7 @@ class HostAgents:
             key=key,
             budget=budget,
             lives=lives,
+            critic=meta_critic.prior(self._config.objective),
         )
 
     def update(
@@ -129,7 +132,12 @@ class HostAgents:
             self._agent.config, validation
         )  # as the meta-value function learned
         gradient, meta_value, metrics = self.meta_gradient.differentiate(
-            eta, _stack(updates), agent.training.learner, agent.meta_value, validation
+            eta,
+            _stack(updates),
+            agent.training.learner,
+            agent.meta_value,
+            validation,
+            critic=critic_of(agent, agent.training.steps),
         )
         key, _ = jax.random.split(agent.key)
         return gradient, dataclasses.replace(agent, meta_value=meta_value, key=key), metrics

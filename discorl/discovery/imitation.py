@@ -88,6 +88,7 @@ def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Param
         meta_learning_rate=LEARNING_RATE,
         meta_schedule="cosine",
         ema=EMA,
+        objective="actor_critic",
     )
     population = Population(config, Imitated(**fields), agents=Imitators)
     state = population.init(eta, key)

@@ -7,6 +7,7 @@ Data are given; acting is not part of what is differentiated.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 
 from discorl.agent import frames
 from discorl.agent.learner import Learner, LearnerState
+from discorl.discovery.meta_critic import FEATURES, Critic, estimated_returns
 from discorl.discovery.meta_value import Estimates, MetaValue, MetaValueState
 from discorl.rules import returns
 from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
@@ -60,18 +62,21 @@ class MetaGradient:
         meta_value: MetaValueState,
         validation: Trajectory,
         kept: MetaValueState | None = None,
+        critic: Critic | None = None,
     ) -> tuple[Params, MetaValueState, Metrics]:
         """Pulls the gradient of the meta-loss back through a recorded window.
 
         The leaves of the window are [N, ...]. Agent and meta-value function are those after the
-        last update, and `validation` is experience of the updated agent, [T', B']. Returns the
-        meta-gradient, shaped like eta; the meta-value function to go on with, `kept` if it is an
-        earlier one, its moments updated; and metrics.
+        last update, and `validation` is experience of the updated agent, [T', B'], which `critic`
+        judges, or by default the actor-critic loss. Returns the meta-gradient, shaped like eta; the
+        meta-value function to go on with, `kept` if it is an earlier one, its moments updated; and
+        metrics.
         """
         count = jax.tree.leaves(window)[0].shape[0]
         validation = frames.with_stacks(validation, self.frame_stack)
         cotangent, (meta_value, estimates, metrics) = jax.grad(
-            lambda params: self._validation_loss(params, meta_value, validation), has_aux=True
+            lambda params: self._validation_loss(params, meta_value, validation, critic),
+            has_aux=True,
         )(learner.params)
         if kept is not None:
             meta_value = self.meta_value.take_in(kept, validation, estimates)
@@ -132,7 +137,11 @@ class MetaGradient:
         return gradient, learner, meta_value, metrics
 
     def _validation_loss(
-        self, params: Params, meta_value: MetaValueState, validation: Trajectory
+        self,
+        params: Params,
+        meta_value: MetaValueState,
+        validation: Trajectory,
+        critic: Critic | None = None,
     ) -> tuple[Array, tuple[MetaValueState, Estimates, Metrics]]:
         """The meta-loss without the penalty on targets."""
         rule = self.learner.rule
@@ -149,7 +158,19 @@ class MetaGradient:
         entropy = mean(returns.entropy(logits), steps)
         output_penalty, of_outputs = rule.output_penalty(outputs, moments)
         penalty = -self.entropy_cost * entropy + output_penalty
-        metrics = {
+        metrics: dict[str, Array] = {}
+        if critic is not None:
+            value = returns.normalise(meta_value.adv_moments, estimates.value[:-1], centre=False)
+            if critic.exact is not None:
+                earned = critic.exact(params)
+                metrics["outcome"] = earned[0]
+            else:
+                earned = estimated_returns(logits, validation.action, value, adv, steps)
+                metrics["outcome"] = mean(estimates.value, moments)
+            features = jnp.append(earned, entropy / math.log(logits.shape[-1]))
+            policy_gradient, penalty = -critic.coefficients @ features, output_penalty
+            metrics |= {name: features[i] for i, name in enumerate(FEATURES)}
+        metrics |= {
             "entropy": entropy,
             **of_outputs,
             "policy_gradient": policy_gradient,

@@ -12,8 +12,8 @@ import numpy as np
 import optax
 
 from discorl import envs
-from discorl.discovery import blocks
-from discorl.discovery.agents import Agents, AgentState
+from discorl.discovery import blocks, meta_critic
+from discorl.discovery.agents import Agents, AgentState, with_critic
 from discorl.discovery.combination import Combination
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_agents import HostAgents
@@ -39,6 +39,7 @@ class PopulationState:
     # With one Adam an agent: a tuple of one state for each block, every leaf [agents, ...].
     optimizers: PyTree
     dropped: Array  # [agents] int32, meta-gradients left out so far
+    critic: PyTree = ()  # a CriticState, if a meta-critic is the objective
 
 
 class AgentGroup(Protocol):
@@ -155,6 +156,8 @@ class Population:
         self._own = [i for i, d in enumerate(self.devices) if d.process_index == here]
         self.seconds = [float(cost) for cost in costs]  # that each block took in the last meta-step
         self._combination = Combination(config, blocks.OrderedSum(self.blocks, self.devices, every))
+        self._group_of = np.repeat(np.arange(len(self.counts)), self.counts)  # of each agent
+        self._learn = jax.jit(lambda *data: meta_critic.learn(self._group_of, *data))
         self._update_ema = jax.jit(
             lambda ema, eta: optax.incremental_update(eta, ema, 1 - config.ema)
         )
@@ -171,7 +174,9 @@ class Population:
             eta, [block.count * (i in self._own) for i, block in enumerate(self.blocks)]
         )
         dropped = jnp.zeros(sum(self.counts), jnp.int32)
-        return self.place(PopulationState(eta, eta, tuple(states), optimizers, dropped))
+        has_critic = self.config.objective == "meta_critic"
+        critic = meta_critic.init(self._group_of) if has_critic else ()
+        return self.place(PopulationState(eta, eta, tuple(states), optimizers, dropped, critic))
 
     def place(self, state: PopulationState) -> PopulationState:
         """The state with every block on its device."""
@@ -214,12 +219,32 @@ class Population:
             blocks=tuple(lived[i][1] if i in lived else None for i in range(len(self.blocks))),
             optimizers=optimizers,
             dropped=jnp.asarray(by_agent["meta/dropped"]),
+            critic=state.critic,
         )
         # Parameters that are not finite stay so: such an agent has nothing more to say.
-        over = np.flatnonzero(
-            (by_agent["life/steps"] >= by_agent["life/budget"]) | ~by_agent["life/finite"]
+        over = (by_agent["life/steps"] >= by_agent["life/budget"]) | ~by_agent["life/finite"]
+        state = self.restart(state, np.flatnonzero(over).tolist())
+        return self._judge(state, by_agent, over), jax.device_get(whole), by_agent
+
+    def _judge(
+        self, state: PopulationState, by_agent: Columns, over: np.ndarray
+    ) -> PopulationState:
+        """The meta-critic learns from the windows, and all agents are judged by it from now on."""
+        if isinstance(state.critic, tuple):
+            return state
+        critic = self._learn(
+            state.critic,
+            np.stack([by_agent[f"meta/{name}"] for name in meta_critic.FEATURES], axis=-1),
+            by_agent["meta/outcome"],
+            by_agent["life/steps"] / by_agent["life/budget"],
+            over,
+            by_agent["life/finite"],
         )
-        return self.restart(state, over.tolist()), jax.device_get(whole), by_agent
+        states = list(state.blocks)
+        for i in self._own:
+            coefficients = critic.coefficients[self.blocks[i].group]
+            states[i] = with_critic(states[i], jax.device_put(coefficients, self.devices[i]))
+        return dataclasses.replace(state, blocks=tuple(states), critic=critic)
 
     def _live(self, state: PopulationState, chosen: Sequence[int]) -> dict[int, Any]:
         """Blocks live on: those of a device one after the other, devices side by side."""

@@ -104,6 +104,10 @@ class Bandit(PlaceFamily[BanditParameters]):
         del parameters
         return jnp.full(self.contexts, 1 / self.contexts)
 
+    def observations(self, parameters: BanditParameters) -> Array | None:
+        del parameters
+        return None
+
     def lookahead(self, parameters: BanditParameters, time: Array, values: Array) -> Array:
         """Mean rewards plus the mean value of a context: [contexts, arms]."""
         del time

@@ -120,6 +120,33 @@ class Family(abc.ABC, Generic[Parameters, State]):
     def situation(self, state: State) -> tuple[Array, ...]:
         """Where a state stands in the table: an index for each of its axes."""
 
+    def observations(self, parameters: Parameters) -> Array | None:
+        """What is seen in each situation, [*situations, *observation].
+
+        [horizon, *situations, *observation] if the number of steps taken is seen, too. None if
+        anything else is, such as noise, or if a situation is not all seen.
+        """
+        del parameters
+        return None
+
+    def evaluate(self, parameters: Parameters, policy: Array) -> Array:
+        """Exact expected return per episode, [], of a policy.
+
+        Args:
+            parameters: of the member.
+            policy: probabilities of the actions, [*situations, A] or [horizon, *situations, A].
+        """
+        starts = self.starts(parameters)
+        policies = jnp.broadcast_to(policy, (self.horizon, *starts.shape, self.num_actions))
+
+        def back(values: Array, at: tuple[Array, Array]) -> tuple[Array, None]:
+            time, chosen = at
+            return jnp.sum(chosen * self.lookahead(parameters, time, values), axis=-1), None
+
+        zeros = jnp.zeros(starts.shape, policy.dtype)
+        steps = jnp.arange(self.horizon), policies
+        return jnp.sum(starts * jax.lax.scan(back, zeros, steps, reverse=True)[0])
+
     def render(self, parameters: Parameters, state: State) -> np.ndarray | None:
         """A picture of the state, [height, width, 3] uint8; None if it cannot be drawn."""
         del parameters, state
@@ -193,6 +220,15 @@ class PlaceFamily(Family[Parameters, PlaceState]):
 
     def situation(self, state: PlaceState) -> tuple[Array, ...]:
         return (state.place,)
+
+    def observations(self, parameters: Parameters) -> Array | None:
+        return self._seen(parameters, jnp.int32(0))
+
+    def _seen(self, parameters: Parameters, time: Array) -> Array:
+        """What is seen at every place after so many steps."""
+        (count,) = self.sizes.situations
+        places = jnp.arange(count)
+        return jax.vmap(lambda place: self.observe(parameters, PlaceState(place, time)))(places)
 
 
 @jax.tree_util.register_dataclass

@@ -106,6 +106,9 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
         # Below the last row there is no square, so the vector is zero at the end of the deepest.
         return jax.nn.one_hot(state.time * self.size + state.place, self.size**2)
 
+    def observations(self, parameters: DeepSeaParameters) -> Array:
+        return jax.vmap(lambda time: self._seen(parameters, time))(jnp.arange(self.horizon))
+
     def lookahead(self, parameters: DeepSeaParameters, time: Array, values: Array) -> Array:
         """Of the columns of the row that is as deep as the time: [size, A]."""
         column = jnp.arange(self.size)

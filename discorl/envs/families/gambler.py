@@ -106,6 +106,10 @@ class Gambler(PlaceFamily[GamblerParameters]):
         shares = (state.place / self.target, 1 - state.time / self.limit)
         return jnp.stack(shares).astype(jnp.float32)
 
+    def observations(self, parameters: GamblerParameters) -> Array | None:
+        del parameters
+        return None
+
     def lookahead(self, parameters: GamblerParameters, time: Array, values: Array) -> Array:
         """Of every capital: [target + 1, A]."""
         del time

@@ -219,6 +219,14 @@ class Grid(Family[GridParameters, GridState]):
         absent = jnp.where(after, parameters.respawn, 1 - parameters.respawn)
         return jnp.where(before, after, absent).prod(axis=-1)
 
+    def observations(self, parameters: GridParameters) -> Array:
+        squares, sets = jnp.arange(self.size**2), self._sets()
+
+        def seen(square: Array, present: Array) -> Array:
+            return self._observe(parameters, GridState(square, present, jnp.int32(0)))
+
+        return jax.vmap(lambda s: jax.vmap(lambda present: seen(s, present))(sets))(squares)
+
     def situation(self, state: GridState) -> tuple[Array, ...]:
         """The agent's square and the number of the set of objects present."""
         return state.square, (state.present * 2 ** jnp.arange(self.objects)).sum()

@@ -160,6 +160,11 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         after = jnp.where(arrived, parameters.reward, values[square, has_key.astype(jnp.int32)])
         return after + jnp.where(has_key & ~had_key, parameters.hint, 0.0)
 
+    def observations(self, parameters: KeyDoorParameters) -> Array | None:
+        squares, keys = jnp.arange(self._squares)[:, None], jnp.array([False, True])
+        states = jnp.broadcast_arrays(squares, keys, jnp.int32(0))
+        return jax.vmap(jax.vmap(lambda *s: self._observe(parameters, KeyDoorState(*s))))(*states)
+
     def situation(self, state: KeyDoorState) -> tuple[Array, ...]:
         """The agent's square, and 1 if it holds the key."""
         return state.square, state.has_key.astype(jnp.int32)

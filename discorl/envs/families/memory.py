@@ -100,6 +100,10 @@ class Memory(PlaceFamily[MemoryParameters]):
         del parameters
         return jnp.full(self.cues, 1 / self.cues)
 
+    def observations(self, parameters: MemoryParameters) -> Array | None:
+        del parameters
+        return None
+
     def lookahead(self, parameters: MemoryParameters, time: Array, values: Array) -> Array:
         """The payment where the question is asked, before it what follows: [cues, A]."""
         payments = 2 * jax.nn.one_hot(parameters.answers, self.cues) - 1

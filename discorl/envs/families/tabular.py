@@ -111,6 +111,9 @@ class Tabular(PlaceFamily[TabularParameters]):
         del parameters
         return jnp.full(self.states, 1 / self.states)
 
+    def observations(self, parameters: TabularParameters) -> Array:
+        return parameters.appearance
+
     def lookahead(self, parameters: TabularParameters, time: Array, values: Array) -> Array:
         """Rewards plus the value of the successors that do not end the episode: [S, A]."""
         del time

@@ -167,6 +167,14 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         moved = self._move(parameters, column[:, None], jnp.arange(3))
         return (1 - slip) * values[:, moved] + slip * values[:, :, None]
 
+    def observations(self, parameters: WindyCatchParameters) -> Array:
+        columns = jnp.arange(self.columns)
+        axes = jnp.meshgrid(columns, columns, jnp.arange(self.horizon), indexing="ij")
+        seen = jax.vmap(lambda *state: self._observe(parameters, WindyCatchState(*state)))
+        rows = seen(*(axis.reshape(-1) for axis in axes))
+        table = rows.reshape(*axes[0].shape, *self.sizes.observation)
+        return jnp.moveaxis(table, 2, 0)
+
     def situation(self, state: WindyCatchState) -> tuple[Array, ...]:
         """The columns of ball and paddle."""
         return state.ball, state.paddle
