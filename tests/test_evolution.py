@@ -31,7 +31,7 @@ class Quadratic:
         assert split == "train"
         return jax.vmap(lambda key: jax.random.uniform(key, minval=0.5, maxval=1.0))(keys)
 
-    def run(self, etas, tasks, keys, learning_rates, updates):
+    def start(self, etas, tasks, keys, learning_rates, updates, *, place):
         distance = sum(
             np.sum((np.asarray(etas[n]) - OPTIMUM[n]).reshape(self.size, -1) ** 2, 1)
             for n in OPTIMUM
@@ -41,7 +41,7 @@ class Quadratic:
         worth = self.share * np.asarray(tasks) * (0.6 - distance) + luck
         self.calls.append((etas, tasks, keys, updates))
         counts = np.zeros((self.size, BINS)) if self.fails else np.ones((self.size, BINS))
-        return Record(np.repeat(worth[:, None], BINS, 1), counts)
+        return lambda: Record(np.repeat(worth[:, None], BINS, 1), counts)
 
     def normalise(self, tasks, returns):
         return returns
@@ -61,7 +61,7 @@ CONFIG = EvolutionConfig(step=0.05, noise=0.1, cooldown=0.3)
 
 
 def make(*lives, config=CONFIG, **options):
-    groups = [LifeGroup(each.family, each, learning_rate=0.1) for each in lives]
+    groups = [LifeGroup(each.family, each, each.size, learning_rate=0.1) for each in lives]
     return Evolution(groups, config, generations=60, **options)
 
 

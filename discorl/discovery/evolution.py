@@ -8,7 +8,7 @@ what the rule is worth over a life. Unlike the gradient through a window of upda
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -96,13 +96,14 @@ class LifeGroup:
 
     name: str  # in metrics; groups of the same name share one weight
     lives: Lives
+    count: int
     learning_rate: float
 
 
 class Evolution:
     """Evolves a rule over groups of lives.
 
-    Every group holds `lives.size / 2` pairs; a family that comes twice has twice as many. Families
+    Every group holds `count / 2` pairs; a family that comes twice has twice as many. Families
     count equally, however many groups they have and however large their differences are.
     """
 
@@ -121,9 +122,9 @@ class Evolution:
         parts that stay as they are.
         """
         for group in groups:
-            if group.lives.size % 2:
+            if group.count % 2:
                 raise UserError(
-                    f"{group.name} has {group.lives.size} agents; expected an even number, for "
+                    f"{group.name} has {group.count} agents; expected an even number, for "
                     "evolution has them live in pairs"
                 )
         self.groups, self.config = list(groups), config
@@ -155,11 +156,19 @@ class Evolution:
         spreads = np.array(state.spreads)
         rows: list[dict[str, float]] = []
         halves = []
-        for i, group in enumerate(self.groups):
+        lengths = [
+            config.length((i / len(self.groups) + GOLDEN * generation) % 1.0)
+            for i in range(len(self.groups))
+        ]
+        size = config.noise * (0.5 + 0.5 * decay)
+        place = 0
+        started = []  # all groups before any is waited for: devices need not be idle
+        for i, (group, length) in enumerate(zip(self.groups, lengths, strict=True)):
             key = jax.random.fold_in(jax.random.fold_in(state.key, generation), i)
-            length = config.length((i / len(self.groups) + GOLDEN * generation) % 1.0)
-            size = config.noise * (0.5 + 0.5 * decay)
-            noise, scores = self._generation(group, state.eta, key, size, length)
+            started.append(self._start(group, state.eta, key, size, length, place))
+            place += -(-group.count // group.lives.size)
+        for i, (length, (noise, scored)) in enumerate(zip(lengths, started, strict=True)):
+            scores = scored()
             difference = np.clip(
                 scores[0] - scores[1], -config.most_difference, config.most_difference
             )
@@ -192,17 +201,21 @@ class Evolution:
                 metrics[f"{column}/{name}"] = float(np.mean([row[column] for row in alike]))
         return metrics
 
-    def _generation(
-        self, group: LifeGroup, eta: Params, key: Key, noise: float, length: int
-    ) -> tuple[Params, np.ndarray]:
-        """Perturbations, leaves [P, ...], and the scores of both lives of each pair, [2, P]."""
-        lives, pairs = group.lives, group.lives.size // 2
+    def _start(
+        self, group: LifeGroup, eta: Params, key: Key, noise: float, length: int, place: int
+    ) -> tuple[Params, Callable[[], np.ndarray]]:
+        """Lets a group live.
+
+        Returns perturbations, leaves [P, ...], and a function that waits for the scores of both
+        lives of each pair, [2, P].
+        """
+        lives, pairs = group.lives, group.count // 2
         noise_key, task_key, life_key = jax.random.split(key, 3)
         perturbations, etas = self._perturb(pairs, eta, noise_key, jnp.float32(noise))
         tasks = _twice(lives.tasks(jax.random.split(task_key, pairs), "train"))
         keys = _twice(jax.random.split(life_key, pairs))
-        record = lives.run(etas, tasks, keys, group.learning_rate, length)
-        return perturbations, self.score(lives, tasks, record).reshape(2, pairs)
+        finish = lives.start(etas, tasks, keys, group.learning_rate, length, place=place)
+        return perturbations, lambda: self.score(lives, tasks, finish()).reshape(2, pairs)
 
     def score(self, lives: Lives, tasks: PyTree, record: Record) -> np.ndarray:
         """What lives were worth, [L]."""

@@ -6,13 +6,13 @@ one program serves evolution, validation, sweeps and tests, with discovered and 
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 
 from discorl import envs
 from discorl.agent.assembly import make_learner
@@ -21,6 +21,7 @@ from discorl.agent.optimiser import with_learning_rate
 from discorl.envs import Environment, Reference, families, references
 from discorl.envs.families import Family, Split
 from discorl.rules.base import Rule
+from discorl.runs import processes
 from discorl.runs.metrics import EPISODES, RETURN
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.state import TrainState
@@ -128,14 +129,14 @@ class Lives:
     ) -> None:
         """Prepares the program, which the first run compiles.
 
-        Learning rates are given to each life. So many lives of the `size` are lived side by side,
-        on as many devices as divide it.
+        Learning rates are given to each life. `size` lives run side by side on one device. Results
+        depend on this number, and never on the devices.
         """
         validation.integer("size", size, least=1)
         self.family, self.size = family, size
         self._agent = agent
         self._learner = make_learner(agent, rule, family.num_actions, family.observation)
-        self._program = jax.jit(self._on_devices())
+        self._program = jax.jit(self.program)
         self._sample = jax.jit(jax.vmap(family.sample, in_axes=(0, None)), static_argnums=1)
         self._reference = jax.jit(jax.vmap(family.reference))
 
@@ -159,16 +160,43 @@ class Lives:
 
         There is one learning rate, or one for each, [L].
         """
+        return self.start(etas, tasks, keys, learning_rates, updates)()
+
+    def start(
+        self,
+        etas: Params,
+        tasks: PyTree,
+        keys: Key,
+        learning_rates: Array | float,
+        updates: int,
+        *,
+        place: int = 0,
+    ) -> Callable[[], Record]:
+        """Like `run`, but returns a function that waits for the record.
+
+        Calls go to the devices of all processes in turn, from the one at `place` on; then all
+        processes have the whole record.
+        """
         count = keys.shape[0]
         rates = jnp.broadcast_to(jnp.asarray(learning_rates, jnp.float32), (count,))
-        parts = []
-        for first in range(0, count, self.size):
-            # The last lives of all fill up the last call.
-            chosen = np.minimum(np.arange(first, first + self.size), count - 1)
-            arguments = _rows((etas, tasks, keys, rates), chosen)
-            parts.append(jax.device_get(self._program(*arguments, jnp.int32(updates))))
-        sums, counts = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
-        return Record(sums, counts)
+        devices = jax.devices()
+        parts = {}
+        for call, first in enumerate(range(0, count, self.size)):
+            device = devices[(place + call) % len(devices)]
+            if device.process_index == processes.index():
+                # The last lives of all fill up the last call.
+                chosen = np.minimum(np.arange(first, first + self.size), count - 1)
+                arguments = _rows((etas, tasks, keys, rates), chosen)
+                arguments = jax.device_put(arguments, device)
+                parts[call] = self._program(*arguments, jnp.int32(updates))
+
+        def finish() -> Record:
+            found = functools.reduce(dict.__or__, processes.exchange(jax.device_get(parts)))
+            ordered = [found[call] for call in sorted(found)]
+            sums, counts = (np.concatenate(part)[:count] for part in zip(*ordered, strict=True))
+            return Record(sums, counts)
+
+        return finish
 
     def normalise(self, tasks: PyTree, returns: np.ndarray) -> np.ndarray:
         """Returns as scores: 0 for random and 1 for optimal play, [L]."""
@@ -203,21 +231,6 @@ class Lives:
         empty = jnp.zeros((BINS, keys.shape[0]))
         carry = jax.lax.fori_loop(0, updates, body, (state, empty, empty))
         return carry[1].T, carry[2].T
-
-    def _on_devices(self) -> Callable[..., tuple[Array, Array]]:
-        """The program on its share of the lives on every device; none needs to hear of others."""
-        count = max(n for n in range(1, len(jax.devices()) + 1) if self.size % n == 0)
-        if count == 1:
-            return self.program
-        mesh = Mesh(np.array(jax.devices()[:count]), ("lives",))
-        lives, shared = PartitionSpec("lives"), PartitionSpec()
-        return jax.shard_map(
-            self.program,
-            mesh=mesh,
-            in_specs=(lives, lives, lives, lives, shared),
-            out_specs=lives,
-            check_vma=False,
-        )
 
     def _compiled_agent(self, task: PyTree) -> CompiledAgent:
         return CompiledAgent(self._agent, self.family.environment(task), self._learner)

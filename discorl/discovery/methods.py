@@ -125,11 +125,10 @@ class Evolving:
         for group in config.groups():
             kind = group.env, group.agent, group.count
             if kind not in programs:
-                programs[kind] = Lives(
-                    family_or_task(group.env), group.agent, rule, size=group.count
-                )
+                size = min(config.block_size or group.count, group.count)
+                programs[kind] = Lives(family_or_task(group.env), group.agent, rule, size=size)
             rate = group.agent.optimiser.learning_rate
-            groups.append(LifeGroup(group.name, programs[kind], rate))
+            groups.append(LifeGroup(group.name, programs[kind], group.count, rate))
         self.evolution = Evolution(
             groups,
             config.evolution,
