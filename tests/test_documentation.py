@@ -84,6 +84,8 @@ def parsing_only(monkeypatch):
     for name in ("train", "discover", "compare"):
         module = importlib.import_module(f"discorl.cli.{name}")
         monkeypatch.setattr(module, name, stop)
+    launch = importlib.import_module("discorl.cli.launch")
+    monkeypatch.setattr(launch, "supervise", lambda command, *_: cli._run(list(command[3:])))
 
     def parse(function, arguments, program):
         idle = functools.wraps(function)(lambda *_, **__: stop())

@@ -117,6 +117,9 @@ class AgentConfig:
     and in training what the rule asks for: 1, but for Disco103 (`Rule.reward_scale`)."""
     frame_stack: int = 1
     """Latest frames that the network sees at once; a trajectory stores each frame once."""
+    data_parallel: int = 1
+    """Parts that environments, replay and batch are split into, which devices share. Results depend
+    on this number, for each part samples from its own replay, and hardly on the devices."""
 
     other_names: ClassVar[Mapping[str, str]] = {
         "batch_size": "batch",
@@ -134,7 +137,7 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
-        fields.integer("num_envs", "unroll", "batch", "replay", least=1)
+        fields.integer("num_envs", "unroll", "batch", "replay", "data_parallel", least=1)
         fields.integer("frame_stack", least=1, most=MOST_FRAMES)
         fields.number("replay_fraction", "discount", least=0, most=1)
         if self.reward_scale is not None:
@@ -156,6 +159,16 @@ class AgentConfig:
                 f"replay is {self.replay}; expected at least num_envs, {self.num_envs}: each "
                 "environment adds a trajectory per update"
             )
+
+        parts = self.data_parallel
+        sizes = {"num_envs": self.num_envs, "batch": self.batch}
+        if self.replayed:
+            sizes |= {"replay": self.replay, "the replayed part of the batch": self.replayed}
+        for name, size in sizes.items():
+            if size % parts:
+                raise UserError(
+                    f"data_parallel is {parts}; expected a divisor of {name}, which is {size}"
+                )
 
     @property
     def replayed(self) -> int:

@@ -66,6 +66,11 @@ def make_trainer(
     if not isinstance(environment, HostEnvironment):
         learner = make_learner(agent, built, *shapes, network=network)
         return CompiledTrainer(config, agent, environment, learner, eta, programs)
+    if agent.data_parallel > 1:
+        raise UserError(
+            f"data_parallel is {agent.data_parallel}; expected 1: {config.env} runs on the host, "
+            "where a run uses one device"
+        )
     if config.seeds > 1:
         raise UserError(
             f"seeds is {config.seeds}; expected 1: {config.env} runs on the host, where a run "

@@ -5,14 +5,14 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl.agent import acting, frames, replay
+from discorl.agent import acting, frames
 from discorl.agent.acting import ActorState, EpisodeStatistics
 from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner
 from discorl.envs import Environment
 from discorl.runs.metrics import EPISODES, LENGTH, RETURN, STEP
 from discorl.training.config import LONGEST_CALL
-from discorl.training.state import TrainState, add_and_sample
+from discorl.training.state import TrainState, add_and_sample, init_replay
 from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory
 
 
@@ -52,7 +52,7 @@ class CompiledAgent:
         buffer = None
         if self.config.replayed:
             rollout = jax.eval_shape(self.act, learner.params, actor, key)[1]
-            buffer = replay.init(rollout, self.config.replay)
+            buffer = init_replay(self.config, rollout)
         return TrainState(learner, actor, buffer, key, jnp.zeros((), jnp.int32))
 
     def act(

@@ -15,6 +15,7 @@ from discorl.runs.memory import runtime_reason
 from discorl.training import capacity
 from discorl.training.compiled import play
 from discorl.training.compiled.agent import CompiledAgent
+from discorl.training.compiled.placement import placement
 from discorl.training.config import TrainConfig
 from discorl.training.flops import flops
 from discorl.training.state import TrainState
@@ -66,7 +67,12 @@ class CompiledTrainer(Trainer):
         init = self._programs.get(("init", self._key()), self._make_init)
         state = init(keys if len(keys) > 1 else keys[0])
         # The program may have been compiled for a run with another learning rate.
-        return with_learning_rate(state, config.agent.optimiser.learning_rate)
+        return self._place(with_learning_rate(state, config.agent.optimiser.learning_rate))
+
+    def _place(self, state: TrainState) -> TrainState:
+        """The state on the devices that share it."""
+        shardings = placement(self.config, state)
+        return state if shardings is None else jax.device_put(state, shardings)
 
     def start(self, state: TrainState) -> None:
         make = functools.partial(self._make_run, state)
@@ -79,7 +85,7 @@ class CompiledTrainer(Trainer):
             self.start(state)
         assert self._run is not None
         try:
-            state, metrics = self._run(state, self.eta, count)
+            state, metrics = self._run(self._place(state), self.eta, count)
             # Metrics come to the host at once; the state stays where it is.
             return state, jax.device_get(metrics), count
         except jax.errors.JaxRuntimeError as error:
@@ -110,7 +116,14 @@ class CompiledTrainer(Trainer):
         if self.config.seeds > 1:
             function = jax.vmap(function, in_axes=(0, None, None))
         count = jax.ShapeDtypeStruct((), jnp.int32)
-        compiled = jax.jit(function, donate_argnums=0).lower(state, self.eta, count).compile()
+        state = self._place(state)
+        shardings = placement(self.config, state)
+        run = jax.jit(
+            function,
+            donate_argnums=0,
+            out_shardings=None if shardings is None else (shardings, None),
+        )
+        compiled = run.lower(state, self.eta, count).compile()
         capacity.check_program(self.config, compiled)
         return compiled
 

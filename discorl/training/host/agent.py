@@ -5,14 +5,14 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl.agent import frames, replay
+from discorl.agent import frames
 from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner, LearnerState
 from discorl.agent.replay import ReplayState
 from discorl.envs.host.base import HostEnvironment
 from discorl.training.host.acting import HostActor
 from discorl.training.host.programs import ActingPrograms
-from discorl.training.state import TrainState, add_and_sample
+from discorl.training.state import TrainState, add_and_sample, init_replay
 from discorl.types import Array, Key, Metrics, Params, Trajectory
 
 
@@ -35,7 +35,7 @@ class HostAgent:
         seen = frames.stacked(self.environment.observation, self.config.frame_stack)
         buffer = None
         if self.config.replayed:
-            buffer = replay.init(self.rollout_like(), self.config.replay)
+            buffer = init_replay(self.config, self.rollout_like())
         learner = self.learner.init(learner_key, seen, lifetime)
         return TrainState(learner, None, buffer, key, jnp.zeros((), jnp.int32))
 

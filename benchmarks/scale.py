@@ -1,0 +1,142 @@
+"""What several processes cost and bring: the combine of meta-gradients, weak scaling, memory.
+
+    python benchmarks/scale.py --processes 1 2 4                  # on this machine
+    python benchmarks/scale.py --processes 1 2 --meta-steps 0     # the combine alone
+    python benchmarks/scale.py --sizes paper                      # memory and exchange, on paper
+
+Weak scaling: every process has `--agents` agents of each environment, in one block.
+"""
+
+import argparse
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+
+import discorl
+from discorl.discovery.agents import Agents
+from discorl.discovery.population import Population
+from discorl.discovery.start import starting_rule
+from discorl.runs import processes
+from discorl.runs.memory import size_of
+from discorl.runs.processes import Cluster
+
+REPEATS = 20
+
+
+def measure(options: argparse.Namespace) -> dict[str, float]:
+    """Median seconds of the combine and of a meta-step, in this process."""
+    config = discorl.configure_discovery(
+        preset=options.preset,
+        start="scratch",
+        agents=options.agents * processes.count(),
+        block_size=options.agents,
+    )
+    rule, eta = starting_rule(config)
+    population = Population(config, rule)
+    found = {"agents": sum(population.counts), "eta": sum(x.size for x in jax.tree.leaves(eta))}
+    adams = population.init(eta, jax.random.key(0)).optimizers
+    gradients = {
+        i: jax.device_put(
+            jax.tree.map(lambda x, n=block.count: jnp.ones((n, *x.shape)), eta), device
+        )
+        for i, (block, device) in enumerate(zip(population.blocks, population.devices, strict=True))
+        if device.process_index == processes.index()
+    }
+    times = []
+    for _ in range(REPEATS):
+        processes.exchange(None)  # waiting for the slower one is not the combine's
+        start = time.perf_counter()
+        moved, adams, _, _ = population._combination(eta, adams, gradients)
+        jax.block_until_ready(moved)
+        times.append(time.perf_counter() - start)
+    found["combine"] = statistics.median(times[2:])
+    if options.meta_steps:
+        state = population.init(eta, jax.random.key(0))
+        state, _, _ = population.meta_step(state)
+        start = time.perf_counter()
+        for _ in range(options.meta_steps):
+            state, _, _ = population.meta_step(state)
+        found["meta_step"] = (time.perf_counter() - start) / options.meta_steps
+        found["share"] = found["combine"] / found["meta_step"]
+    return found
+
+
+def run(count: int, arguments: list[str]) -> dict[str, float]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{free.getsockname()[1]}"
+    children = [
+        subprocess.Popen(
+            [sys.executable, __file__, *arguments, "--worker", where, str(count), str(i)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(count)
+    ]
+    answers = [child.communicate()[0] for child in children]
+    return json.loads(answers[0])
+
+
+def sizes(preset: str) -> None:
+    """Memory of an agent of each group and what it exchanges, in MB, without making any."""
+    config = discorl.configure_discovery(preset=preset, start="scratch")
+    rules = []
+
+    def init() -> object:
+        rule, eta = starting_rule(config)
+        rules.append(rule)
+        return eta
+
+    eta = jax.eval_shape(init)
+    for group in {group.name: group for group in config.groups()}.values():
+        agents = Agents(group, config, rules[0])
+        agent = jax.eval_shape(agents.begin, jax.random.key(0), jnp.int32(0))
+        start = agent.training, agent.meta_value
+        records = jax.eval_shape(
+            lambda e, state, task, agents=agents: agents._updates(e, task, state, config.window)[1],
+            eta,
+            start,
+            agent.task,
+        )
+        row = 4 * (2 * sum(x.size for x in jax.tree.leaves(eta)) + 2)
+        parts = {
+            "learner": size_of(agent.training.learner),
+            "meta-value": size_of(agent.meta_value),
+            "replay": size_of(agent.training.replay),
+            f"window of {config.window}": size_of(records),
+            "meta-Adam": 2 * size_of(eta),
+            "exchange": row,
+        }
+        print(group.name, {name: round(size / 1e6, 2) for name, size in parts.items()})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--preset", default="laptop")
+    parser.add_argument("--agents", type=int, default=2)
+    parser.add_argument("--meta-steps", type=int, default=5)
+    parser.add_argument("--sizes", metavar="PRESET")
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.sizes:
+        sizes(options.sizes)
+    elif options.worker:
+        where, count, number = options.worker
+        cluster = Cluster(where, int(count), int(number)) if int(count) > 1 else False
+        with processes.joined(cluster):
+            found = measure(options)
+        print(json.dumps(found))
+    else:
+        for count in options.processes:
+            print(count, run(count, sys.argv[1:]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
