@@ -221,3 +221,13 @@ def test_a_python_script_is_interrupted_after_saving(tmp_path):
     assert found.stdout == "seed 0\n"
     assert "stopped; continue with resume=" in found.stderr
     assert list((tmp_path / "0" / "checkpoints").glob("*.npz"))
+
+
+def test_a_small_part_of_the_campaign():
+    """`make campaign` has all of it."""
+    parts = ["command lines", "TOML files", "special files"]
+    command = [sys.executable, "tests/campaign", "--share", "0.01", "--only", *parts]
+    home = Path(__file__).parents[1]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=600)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "in all: 14 tries, 0 failures" in found.stdout

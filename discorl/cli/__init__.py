@@ -77,6 +77,10 @@ def _unexpected(error: Exception) -> tuple[str, int]:
     known = [frame for frame in frames if not frame.filename.startswith(others)]
     theirs = [frame for frame in known if not frame.filename.startswith(ours)]
     frame = (theirs or known or frames)[-1]
+    if type(error).__name__ == "JaxRuntimeError":
+        from discorl.runs.memory import runtime_reason
+
+        return runtime_reason(error), 1
     reason = str(error).strip().splitlines()
     what = f"{type(error).__name__}{f': {reason[0][:300]}' if reason else ''}"
     where = f"{frame.filename}, line {frame.lineno}"

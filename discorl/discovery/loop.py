@@ -33,7 +33,7 @@ from discorl.discovery.start import (
 )
 from discorl.envs.host import EnvironmentFailure
 from discorl.rules import Disco, Rule
-from discorl.runs import Run, check_source, compilation, config_of, curves, processes
+from discorl.runs import Run, check_source, compilation, config_of, curves, memory, processes
 from discorl.runs.files import write_atomically
 from discorl.runs.history import History
 from discorl.runs.interrupts import Stopped, interrupts
@@ -226,8 +226,10 @@ class _Loop:
         )
 
     def _start(self) -> tuple[int, DiscoverState]:
+        template = jax.eval_shape(self._initial_state)
+        memory.check(template, "the agents of the population")
         if self._run is not None:
-            restored = self._run.restore(jax.eval_shape(self._initial_state))
+            restored = self._run.restore(template)
             if restored is not None:
                 self._read_back(self._run)
                 done, state = restored[0], jax.tree.map(jnp.asarray, restored[1])
@@ -244,13 +246,11 @@ class _Loop:
 
     def _read_back(self, run: Run) -> None:
         """Remembers what was logged up to the checkpoint."""
-        for rows in run.rows():
-            self._metrics.extend(rows)
-            self._seconds = max([self._seconds, *(row[WALL_TIME] for row in rows[-1:])])
-        for rows in run.rows("evaluation"):
-            self._evaluations.extend(rows)
-            self._seconds = max([self._seconds, *(row[WALL_TIME] for row in rows[-1:])])
-            self._evaluated = rows[-1]["update"] if rows else self._evaluated
+        for table, kept in (("metrics", self._metrics), ("evaluation", self._evaluations)):
+            for rows in run.rows(table):
+                kept.extend(rows)
+                self._seconds = max([self._seconds, *(row[WALL_TIME] for row in rows[-1:])])
+        self._evaluated = int(self._evaluations.columns().get("update", [-1])[-1])
 
     def _log(self, done: int, row: Row, agents: list[Row]) -> None:
         place = {"update": done, WALL_TIME: self._seconds}

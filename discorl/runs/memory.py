@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from discorl.types import PyTree
+from discorl.types import PyTree, UserError
 
 GIB = 2**30
 _MEMINFO = Path("/proc/meminfo")
@@ -26,6 +26,16 @@ def available() -> int | None:
 def size_of(tree: PyTree) -> int:
     """Bytes of arrays, or of the shapes that `jax.eval_shape` returns."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def check(tree: PyTree, what: str) -> None:
+    """Refuses arrays that do not fit into memory; `what` they are begins the message."""
+    needed, free = size_of(tree), available()
+    if free is not None and needed > free:
+        raise UserError(
+            f"{what} take {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are "
+            "available: make them fewer or smaller"
+        )
 
 
 def runtime_reason(error: Exception) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from discorl.types import specs
 from discorl.types.errors import UserError
 
-ANYTHING = (Exception, SystemExit)  # that somebody's code may raise
+ANYTHING = (Exception, SystemExit, GeneratorExit)  # that somebody's code may raise
 _MOST_SHOWN = 10
 
 

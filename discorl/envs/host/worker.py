@@ -23,7 +23,6 @@ import numpy as np
 from discorl.envs.host.base import EnvironmentFailure, HostStep, check_observation
 from discorl.envs.host.serial import SerialVector
 from discorl.types import PyTree
-from discorl.types.imports import ANYTHING
 
 RESET, STEP, RENDER = b"reset", b"step", b"render"
 _ALIGNMENT = 64  # bytes; arrays of different workers' environments share few cache lines
@@ -138,7 +137,7 @@ class _Server:
         except EnvironmentFailure as error:
             index = None if error.index is None else error.index + self._job.start
             answer = {"failure": str(error), "index": index}
-        except ANYTHING as error:
+        except BaseException as error:  # Ctrl-C is not for a worker: it is the environment's own
             answer = {"failure": f"raised {type(error).__name__}: {error}", "index": None}
         self._connection.send_bytes(b"" if answer is None else json.dumps(answer).encode())
 
