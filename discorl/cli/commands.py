@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import tyro
 
@@ -106,6 +106,24 @@ def call(function: Callable[..., Result], arguments: list[str], program: str) ->
 
 
 # --- commands that make runs ----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """Where a run is kept; a command adds these options to those of its configuration."""
+
+    out: Annotated[Path | None, UNSET] = None
+    """Run directory to make; by default a new one in `runs`."""
+    config: Annotated[Path | None, UNSET] = None
+    """TOML file with settings by flat or nested names, or an earlier run (its directory or its
+    config.json); options override it."""
+    resume: Annotated[Path | None, UNSET] = None
+    """Run directory to continue, with its own settings."""
+    accept_changes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """With --resume: continue even though files of the run were changed since it stopped."""
+
+    def __post_init__(self) -> None:
+        """Checks nothing: the function that configures a run does."""
 
 
 def parse(

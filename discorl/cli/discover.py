@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -11,6 +10,7 @@ from discorl.cli.commands import (
     UNSET,
     Command,
     Result,
+    RunOptions,
     free_directory,
     parse,
     peek,
@@ -34,7 +34,7 @@ CLUSTER_OPTIONS = ("coordinator", "processes", "process")  # and the flag --dist
 
 
 @dataclasses.dataclass(frozen=True)
-class _Arguments(DiscoverConfig):
+class _Arguments(RunOptions, DiscoverConfig):
     """Settings of a run, and where it is kept."""
 
     envs: tuple[str, ...] = ()
@@ -44,15 +44,6 @@ class _Arguments(DiscoverConfig):
     evaluate_on: tuple[str, ...] = ()  # type: ignore[assignment]
     """Environments of the evaluation, such as members held out of a family
     (`grid:seed=1,split=held_out`)."""
-    out: Annotated[Path | None, UNSET] = None
-    """Run directory to make; by default a new one in `runs`."""
-    config: Annotated[Path | None, UNSET] = None
-    """TOML file with settings by flat or nested names, such as a population whose agents differ, or
-    an earlier run (its directory or its config.json); options override it."""
-    resume: Annotated[Path | None, UNSET] = None
-    """Run directory to continue, with its own settings."""
-    accept_changes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """With --resume: continue even though files of the run were changed since it stopped."""
     resume_if_exists: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """If --out holds a run already, continue it with its own settings; for schedulers that start a
     command again."""
@@ -66,9 +57,6 @@ class _Arguments(DiscoverConfig):
     """Number of this process, from 0."""
 
     population: tyro.conf.Fixed[tuple[GroupConfig, ...]] = ()
-
-    def __post_init__(self) -> None:
-        """Checks nothing: `configure_discovery` does."""
 
 
 def discover_command(arguments: list[str], program: str) -> Result:

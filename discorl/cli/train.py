@@ -8,9 +8,9 @@ from typing import Annotated
 import tyro
 
 from discorl.cli.commands import (
-    UNSET,
     Command,
     Result,
+    RunOptions,
     free_directory,
     parse,
     peek,
@@ -25,18 +25,9 @@ from discorl.training.presets import small_preset
 
 
 @dataclasses.dataclass(frozen=True)
-class _Arguments(TrainConfig):
+class _Arguments(RunOptions, TrainConfig):
     """Settings of a run, and where it is kept."""
 
-    out: Annotated[Path | None, UNSET] = None
-    """Run directory to make; by default a new one in `runs`."""
-    config: Annotated[Path | None, UNSET] = None
-    """TOML file with settings by flat or nested names, or an earlier run (its directory or its
-    config.json); options override it."""
-    resume: Annotated[Path | None, UNSET] = None
-    """Run directory to continue, with its own settings."""
-    accept_changes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """With --resume: continue even though files of the run were changed since it stopped."""
     start: Annotated[Path | None, tyro.conf.arg(name="from", help_behavior_hint="")] = None
     """Run directory whose network parameters the new run starts from; optimiser and replay start
     fresh."""
@@ -47,9 +38,6 @@ class _Arguments(TrainConfig):
 
     updates: int = 1000
     """Number of updates; by default as many as the preset's environment steps allow."""
-
-    def __post_init__(self) -> None:
-        """Checks nothing: `configure` does."""
 
 
 def train_command(arguments: list[str], program: str) -> Result:
