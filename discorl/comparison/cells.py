@@ -44,7 +44,7 @@ _RECORD = _HEAD | {
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A training run of some seeds at once."""
+    """A training run of one or more seeds."""
 
     kind: Kind
     rule: RuleEntry
@@ -68,10 +68,10 @@ class Cell:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """What is known of the cell in a folder; None if it has not come to an end yet.
+    """The record of a cell in a folder; None if the cell has not ended yet.
 
-    A record has "status": "finished", "diverged" (finished, but losses are no numbers any more) or
-    "failed", with a "message". Unless failed it also has "returns", by seed.
+    Its "status" is "finished", "diverged" (finished, but with losses that are not finite) or
+    "failed", with a "message". Unless it failed, it also has "returns" by seed.
     """
     file = path / RECORD
     if not file.exists():
@@ -88,7 +88,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Records what came of the cell in a folder, which is made if need be."""
+    """Writes the record of a cell into a folder, which is created if necessary."""
     content = json.dumps(record, indent=1).encode()
     with write_errors_reported(path / RECORD):
         path.mkdir(parents=True, exist_ok=True)
@@ -105,10 +105,10 @@ def run(
     programs: ProgramCache | None = None,
     accept_changes: bool = False,
 ) -> dict[str, Any] | None:
-    """Trains a cell, from where it stopped if it ever did, and records what came of it.
+    """Trains a cell, resuming it if possible, and records the outcome.
 
-    Returns None if the user stopped it. `programs` holds those compiled for other cells, which
-    this one may share and adds to.
+    Returns None if the user stopped it. `programs` are those compiled for other cells, which this
+    one may share and adds to.
     """
     try:
         record = _train(cell, path, config, steps, programs, accept_changes)
@@ -160,7 +160,7 @@ def _train(
 
 
 def _broken(metrics: Mapping[str, np.ndarray], seeds: list[int]) -> list[int]:
-    """The seeds whose loss is not a number at the end."""
+    """The seeds whose loss is not finite at the end."""
     losses = [name for name in metrics if name.startswith("losses/")]
     last = metrics["update"] == metrics["update"].max()
     return [
@@ -185,7 +185,7 @@ def curve(
 ) -> np.ndarray:
     """Mean return per episode of one seed in the window before each point: [points].
 
-    Where no episode ended in the window, the value before stands; NaN where there is none yet.
+    If no episode ended in the window, the previous value stands; NaN if there is none yet.
     """
     rows = (metrics["seed"] == seed) & (metrics[EPISODES] > 0)
     steps, episodes = metrics[STEP][rows], metrics[EPISODES][rows].astype(float)

@@ -83,7 +83,7 @@ class ComparisonConfig:
             )
 
     def rates(self, rule: RuleEntry) -> tuple[float, ...]:
-        """The learning rates that a rule chooses from; empty for its recipe's own."""
+        """The candidate learning rates of a rule; empty for its recipe's own."""
         return rule.learning_rates or self.learning_rates
 
     def rules_path(self, rule: RuleEntry) -> str | None:
@@ -127,7 +127,7 @@ def configure_comparison(
 
 
 def _without_missing(config: ComparisonConfig) -> ComparisonConfig:
-    """Leaves out the rules that may be missing, and are."""
+    """Drops optional rules that are missing."""
     kept, about = [], [config.about] if config.about else []
     for rule in config.rules:
         known = rules.library.available(config.rules_path(rule)) if rule.optional else []
@@ -139,7 +139,7 @@ def _without_missing(config: ComparisonConfig) -> ComparisonConfig:
 
 
 def read(values: Mapping[str, Any]) -> ComparisonConfig:
-    """Settings from a table as TOML and JSON have it; rules are not looked for yet."""
+    """Settings from a table of TOML or JSON; rules are not looked up yet."""
     fields = {field.name for field in dataclasses.fields(ComparisonConfig)}
     for name in values:
         if name not in fields:
@@ -152,7 +152,7 @@ def read(values: Mapping[str, Any]) -> ComparisonConfig:
 
 
 def _check(config: ComparisonConfig) -> None:
-    """Raises a `UserError` now for what would else be found cell by cell."""
+    """Raises `UserError`s now that would otherwise appear cell by cell."""
     for rule in config.rules:
         if rules.find(rule.rule, config.rules_path(rule)) is None:
             rules.load(rule.rule)

@@ -1,4 +1,4 @@
-"""What it takes to train with a rule, beside what comes of it."""
+"""The cost of training with a rule."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ NOTE = (
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Means over the runs of a rule that count, None where nothing was counted; and its sweep."""
+    """Means over a rule's runs that count, None where nothing was counted; and its sweep."""
 
     learning_rates: tuple[float, ...]
     steps: float | None
@@ -35,22 +35,22 @@ class Cost:
     sweep_seconds: float  # of updates, of all runs of the sweep together
 
     def numbers(self) -> dict[str, float | None]:
-        """What stands beside scores."""
+        """The numbers shown beside scores."""
         return {name: getattr(self, name) for name in TITLES}
 
     def texts(self) -> list[str]:
-        """The same, to be read."""
+        """The same numbers, formatted."""
         formats = {"updates": ",.0f", "flops": ".3g", "seconds": ",.1f", "sweep_seconds": ",.1f"}
         return [as_text(value, formats[name]) for name, value in self.numbers().items()]
 
 
 def as_text(value: float | None, form: str) -> str:
-    """A number in that format, or a dash for none."""
+    """A formatted number, or a dash for None."""
     return "-" if value is None else format(value, form)
 
 
 def cost(final: Records, sweep: Records) -> Cost:
-    """What a rule cost."""
+    """The cost of a rule."""
     runs = [(record, cell.seeds) for cell, record in final for _ in range(cell.seeds)]
     flops = [record["flops_per_update"] for record, _ in runs]
     updates = [record["updates"] for record, _ in runs]

@@ -1,4 +1,4 @@
-"""The rules and environments of a comparison, each with settings of its own."""
+"""The rules and environments of a comparison, each with its own settings."""
 
 import dataclasses
 import re
@@ -38,7 +38,7 @@ class RuleEntry:
 
 @dataclasses.dataclass(frozen=True)
 class EnvironmentEntry:
-    """An environment to compare on, and the two ends of its scale."""
+    """An environment to compare on, with the two ends of its scale."""
 
     env: str
     """Name of the environment, optionally with parameters."""
@@ -101,7 +101,7 @@ def check_settings(table: Mapping[str, Any]) -> None:
 
 
 def folder_name(label: str) -> str:
-    """A label as the name of a file or folder."""
+    """A label as a file name."""
     return re.sub(r"[^A-Za-z0-9_.=]+", "-", label).strip("-.") or "-"
 
 

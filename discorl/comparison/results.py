@@ -1,4 +1,4 @@
-"""What a comparison found: its cells read back, scores, and the statistics of them."""
+"""The results of a comparison: records, scores and statistics."""
 
 import functools
 import itertools
@@ -23,7 +23,7 @@ PROFILE_POINTS = 101
 
 
 def sweep_cells(config: ComparisonConfig) -> Iterator[Cell]:
-    """The cells that choose learning rates, environment by environment."""
+    """The cells of the learning-rate sweep, environment by environment."""
     for environment in config.environments:
         for rule in config.rules:
             rates = config.rates(rule)
@@ -35,7 +35,7 @@ def sweep_cells(config: ComparisonConfig) -> Iterator[Cell]:
 
 
 def final_cells(config: ComparisonConfig, chosen: Chosen) -> Iterator[Cell]:
-    """The cells that count, in the order that shows all rules and environments early."""
+    """The cells that count, ordered so that all rules and environments appear early."""
     blocks = [
         (seed, seeds, environment)
         for environment in config.environments
@@ -66,7 +66,7 @@ def _on_host(env: str) -> bool:
 
 
 class Results:
-    """All that the cells of a comparison have recorded so far."""
+    """Everything that the cells of a comparison have recorded so far."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Results:
         scales: Mapping[str, Scale],
         sha256: Mapping[str, str],
     ) -> None:
-        """Reads the records; scales that could not be made are missing."""
+        """Reads the records; scales of unavailable environments are missing."""
         self.path = path
         self.config = config
         self.scales = scales
@@ -89,7 +89,7 @@ class Results:
 
     @property
     def finished(self) -> bool:
-        """Whether every cell has come to an end, be it a failure."""
+        """Whether every cell has ended, even if it failed."""
         return all(record is not None for record in [*self.sweep.values(), *self.final.values()])
 
     @property
@@ -100,7 +100,7 @@ class Results:
 
     @property
     def untuned(self) -> dict[tuple[str, str], str]:
-        """Why there is no learning rate, by rule and environment, where a whole sweep failed."""
+        """Why a whole sweep failed, by rule and environment."""
         pairs = itertools.product(self.config.rules, self.config.environments)
         reasons = {
             (rule.label, environment.label): why_none(self.config, self.sweep, rule, environment)
@@ -110,7 +110,7 @@ class Results:
 
     @property
     def normalised(self) -> bool:
-        """Whether scores are on a scale; else they are returns as they are."""
+        """Whether scores are normalised; otherwise they are returns."""
         return all(scale.known for scale in self.scales.values())
 
     @property
@@ -122,7 +122,7 @@ class Results:
 
     @functools.cached_property
     def complete(self) -> dict[tuple[str, str], list[tuple[Cell, dict[str, Any]]]]:
-        """Cells and records by rule and environment, where every seed has come to an end."""
+        """Cells and records by rule and environment, where every seed has ended."""
         grouped: dict[tuple[str, str], list] = {}
         for cell, record in self.final.items():
             grouped.setdefault((cell.rule.label, cell.environment.label), []).append((cell, record))
@@ -134,13 +134,13 @@ class Results:
 
     @property
     def rules(self) -> list[str]:
-        """The rules that have come to an end somewhere."""
+        """The rules that have completed some environment."""
         done = {rule for rule, _ in self.complete}
         return [rule.label for rule in self.config.rules if rule.label in done]
 
     @property
     def tasks(self) -> list[str]:
-        """The environments that count: all of these rules have come to an end there."""
+        """The environments that count: those that all of these rules have completed."""
         return [
             environment.label
             for environment in self.config.environments
@@ -164,7 +164,7 @@ class Results:
         return np.array(group[0]["steps"]), returns.T
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every agent as a row of a table, those of the sweep too."""
+        """Every agent as a row of a table, including those of the sweep."""
         return [
             {
                 "kind": cell.kind,
@@ -204,7 +204,7 @@ class Results:
 
     @functools.cached_property
     def improvements(self) -> dict[tuple[str, str], Estimate]:
-        """Chance that the first rule does better than the second, each pair once."""
+        """Probability that the first rule beats the second, for each pair."""
         pairs = itertools.combinations(self.rules if self.tasks else (), 2)
         return {
             (x, y): statistics.estimate_improvement(self.scores(x), self.scores(y))
@@ -212,7 +212,7 @@ class Results:
         }
 
     def improvement(self, x: str, y: str) -> Estimate:
-        """Chance that rule X does better than rule Y, in whichever order the pair is kept."""
+        """Probability that rule X beats rule Y, in either order of the pair."""
         if (x, y) in self.improvements:
             return self.improvements[x, y]
         found = self.improvements[y, x]
@@ -234,7 +234,7 @@ class Results:
 
     @functools.cached_property
     def efficiency(self) -> dict[str, tuple[np.ndarray, Estimate]]:
-        """Steps, and the interquartile mean of scores there, once every agent has a return."""
+        """Steps and the interquartile mean of scores there, from where every agent has a return."""
         found = {}
         for rule in self.rules if self.tasks else ():
             steps = self.curves(rule, self.tasks[0])[0]
@@ -248,7 +248,7 @@ class Results:
 
     @functools.cached_property
     def costs(self) -> dict[str, Cost]:
-        """What each rule cost in the environments that count."""
+        """The cost of each rule in the environments that count."""
         tasks = self.tasks
         found = {}
         for rule in self.rules if tasks else ():
