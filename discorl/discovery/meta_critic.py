@@ -112,15 +112,11 @@ def learn(
 ) -> CriticState:
     """Takes in a window of every agent, and the lives that end with it.
 
-    Args:
-        group_of: each agent's group, [agents].
-        state: what is known so far.
-        features: of the policies at the ends of the windows, [agents, 3].
-        outcome: how well the agents do, [agents]: J, or where it is not exact the mean value of the
-            states met. Windows are regressed on its mean over the last stage of their life.
-        share: of its life that each agent has used, [agents].
-        over: [agents] bool, lives that end here.
-        sound: [agents] bool, False for lives that count for nothing.
+    Features are those of the policies at the ends of the windows, [agents, 3]. The outcome,
+    [agents], is J or, where it is not exact, the mean value of the states met; windows are
+    regressed on its mean over the last stage of their life. `share` is that of its life which each
+    agent has used, `over` marks lives that end here, and lives that are not `sound` count for
+    nothing, [agents] each.
     """
     stage = jax.nn.one_hot(stage_of(share), STAGES)  # [agents, STAGES]
     finite = jnp.all(jnp.isfinite(features), axis=-1)
@@ -185,12 +181,8 @@ def exact_returns(
     """J and sharpened J of an agent in a task as a function of its parameters, [2].
 
     Both are normalised: 0 for random and 1 for optimal play. None if the family has no table of
-    what is seen in each situation.
-
-    Args:
-        family: of the task.
-        task: its parameters.
-        logits_of: (parameters, observations [N, ...]) -> logits of the policy, [N, A].
+    what is seen in each situation. `logits_of` maps parameters and observations [N, ...] to logits
+    of the policy, [N, A].
     """
     seen = family.observations(task)
     if seen is None:
@@ -217,14 +209,8 @@ def estimated_returns(
     """J and sharpened J, [2], with the gradients of their policy gradients.
 
     J is the mean value of the states met, with the gradient of the actor-critic loss. The sharpened
-    policy is judged on the same actions by importance ratios, which are at most A.
-
-    Args:
-        logits: of the policy, [T, B, A].
-        action: taken, [T, B].
-        value: of the states, in the unit of the advantages, [T, B].
-        adv: advantages, [T, B]; no gradient flows through them.
-        weight: of each step, [T, B].
+    policy is judged on the same actions by importance ratios, which are at most A. Logits are
+    [T, B, A]; values are in the unit of the advantages, through which no gradient flows.
     """
     log_pi = returns.take_action(jax.nn.log_softmax(logits), action)
     sharp_log_pi = returns.take_action(jax.nn.log_softmax(SHARPNESS * logits), action)

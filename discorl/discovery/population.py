@@ -127,14 +127,9 @@ class Population:
         devices: Sequence[jax.Device] | None = None,
         costs: Sequence[float] = (),
     ) -> None:
-        """Prepares the programs.
+        """Prepares the programs, by default for all devices of all processes.
 
-        Args:
-            config: of the discovery.
-            rule: that is discovered.
-            agents: the functions of one agent.
-            devices: those to run on; by default all, of all processes.
-            costs: of each block, by which they are dealt out; by default the number of agents.
+        Blocks are dealt out by their costs, by default the number of agents.
         """
         self.config = config
         described = config.groups()

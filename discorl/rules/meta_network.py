@@ -212,17 +212,11 @@ def _backward_lstm(layer: Params, features: Array, cut: Array) -> Array:
 def apply(
     eta: Params, state: MetaState, inputs: Inputs, *, reads_y_hat: bool = True
 ) -> tuple[dict[str, Array], MetaState]:
-    """Computes targets for a batch of trajectories and takes the meta-RNN one step on.
+    """Computes targets for a batch of trajectories and advances the meta-RNN by one step.
 
-    Args:
-        eta: the rule's parameters.
-        state: of the meta-RNN.
-        inputs: what the agent produced.
-        reads_y_hat: whether the meta-RNN sees the targets of y, or zeros.
-
-    Returns:
-        logits of the targets "pi" [T, B, A], "y" [T, B, P] and "z" [T, B, P], and "embedding"
-        [T, B, 1], the meta-RNN's own input; the new state.
+    Returns logits of the targets "pi" [T, B, A], "y" [T, B, P] and "z" [T, B, P], and "embedding"
+    [T, B, 1], the meta-RNN's own input; and the new state. Unless it `reads_y_hat`, the meta-RNN
+    sees zeros in place of the targets of y.
     """
     meta = eta["meta_rnn"]
     common, around = _common_features(inputs), _common_action_inputs(inputs)

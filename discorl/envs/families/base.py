@@ -132,9 +132,7 @@ class Family(abc.ABC, Generic[Parameters, State]):
     def evaluate(self, parameters: Parameters, policy: Array) -> Array:
         """Exact expected return per episode, [], of a policy.
 
-        Args:
-            parameters: of the member.
-            policy: probabilities of the actions, [*situations, A] or [horizon, *situations, A].
+        The policy has the probabilities of actions, [*situations, A] or [horizon, *situations, A].
         """
         starts = self.starts(parameters)
         policies = jnp.broadcast_to(policy, (self.horizon, *starts.shape, self.num_actions))

@@ -18,10 +18,7 @@ _PREFIX = "hf:"
 def push(file: Path, address: str, *, private: bool = False) -> str:
     """Uploads a rule file and its card in one commit, and returns the commit's address.
 
-    Args:
-        file: the rule file.
-        address: `hf:USER/REPOSITORY`; a repository that does not exist is created.
-        private: whether a new repository is private.
+    A repository that does not exist is created, optionally as a private one.
     """
     repository = _repository(address)
     archive = library.read(file)
@@ -40,9 +37,7 @@ def push(file: Path, address: str, *, private: bool = False) -> str:
 def pull(address: str, revision: str | None = None) -> Path:
     """Downloads the rule file of a repository into the Hub's cache, and checks it.
 
-    Args:
-        address: `hf:USER/REPOSITORY`.
-        revision: branch, tag or commit; the default branch if None.
+    The revision is a branch, tag or commit, by default that of the default branch.
     """
     repository = _repository(address)
     hub = _hub()
