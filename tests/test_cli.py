@@ -65,6 +65,14 @@ def test_overview(capsys):
     assert without[1] == out
 
 
+@pytest.mark.parametrize("command", ["evaluate", "compare", "discover", "envs", "train"])
+def test_help_shows_types_as_people_write_them(command, capsys):
+    out = run(capsys, command, "--help")[1]
+    assert "--json" in out
+    assert "None" not in out
+    assert "--no-no" not in out
+
+
 def test_version(capsys):
     assert run(capsys, "--version")[:2] == (0, f"discorl {discorl.__version__}\n")
 
