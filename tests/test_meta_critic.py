@@ -13,8 +13,8 @@ from discorl.discovery import meta_critic
 from discorl.discovery.agents import with_critic
 from discorl.discovery.meta_critic import PRIOR, STAGES
 from discorl.discovery.population import Population
-from discorl.discovery.start import starting_rule
 from discorl.envs import families
+from discorl.rules import PolicyGradient
 
 EXACT = (
     "chain",
@@ -191,16 +191,28 @@ def test_worth_stays_within_bounds():
 # --- in a population ------------------------------------------------------------------------------
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Weighted(PolicyGradient):
+    """A policy gradient with a learned weight."""
+
+    def init_params(self, key):
+        return {"weight": jnp.ones(())}
+
+    def targets(self, eta, state, trajectory, online, target):
+        targets, state, metrics = super().targets((), state, trajectory, online, target)
+        return targets | {"advantage": eta["weight"] * targets["advantage"]}, state, metrics
+
+
 @pytest.mark.parametrize(
     ("env", "exact"),
     [("chain:length=3", True), pytest.param("bandit", False, marks=pytest.mark.long)],
 )
 def test_agents_are_judged_by_the_critic_and_the_critic_learns_from_them(env, exact):
     config = discorl.configure_discovery(
-        **TINY | {"population": (env,), "objective": "meta_critic"}, rule="lean"
+        **TINY | {"population": (env,), "objective": "meta_critic"}
     )
-    rule, eta = starting_rule(config)
-    population = Population(config, rule)
+    eta = Weighted().init_params(jax.random.key(0))
+    population = Population(config, Weighted())
     state = population.init(eta, jax.random.key(0))
 
     def judged_by(coefficients):
