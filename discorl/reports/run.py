@@ -67,7 +67,7 @@ def write(paths: Sequence[Path], file: Path) -> Path:
     """Writes one page about several run directories to a file, and returns it."""
     shown = [_read(path, label) for path, label in zip(paths, _labels(paths), strict=True)]
     if not any(each.tables for each in shown):
-        raise UserError(f"{', '.join(map(str, paths))}: nothing is logged yet")
+        raise UserError(f"{', '.join(map(str, paths))}: nothing is logged yet in metrics.csv")
     first = list(_panels(shown))
     charts = list(_charts(shown))
     trained = {series for series, each in enumerate(shown) if not each.discovery}

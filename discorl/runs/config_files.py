@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from discorl.runs.directory import CONFIG_SCHEMA, Run
+from discorl.runs.directory import Run
 from discorl.runs.files import naming, read_bytes
+from discorl.runs.folders import CONFIG_SCHEMA
 from discorl.runs.schemas import MAX_BYTES, read_json
 from discorl.types import UserError, settings
 
@@ -67,5 +68,6 @@ def config_of(run: Run, kind: type[Config], values: Mapping[str, Any] | None = N
         return settings.build(kind, run.config if values is None else values)
     except UserError as error:
         raise UserError(
-            f"{run.path} was made by another version of discorl (see its versions.json): {error}"
+            f"{run.path}/config.json was edited, or is of another version of discorl (see "
+            f"versions.json): {error}"
         ) from error

@@ -34,7 +34,6 @@ from discorl.runs.tables import MetricsFile
 from discorl.types import PyTree, UserError
 
 KEEP = 2  # checkpoints: the newest may turn out to be damaged
-CONFIG_SCHEMA = {"kind": str, "config": dict}  # of config.json
 
 
 class Run:
@@ -49,7 +48,7 @@ class Run:
     is_shared = False  # whether other processes have some arrays of its checkpoints
 
     def __init__(self, path: Path, lock: BinaryIO | None, noted: Manifest | None = None) -> None:
-        described = read_json(path / "config.json", CONFIG_SCHEMA)
+        described = read_json(path / "config.json", folders.CONFIG_SCHEMA)
         self.path = path
         self.kind: str = described["kind"]
         self.config: dict[str, Any] = described["config"]

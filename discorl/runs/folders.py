@@ -7,10 +7,23 @@ from pathlib import Path
 from typing import BinaryIO
 
 from discorl.runs import files, manifest
+from discorl.runs.schemas import Each
 from discorl.types import UserError
 
 # Of a disk, a quota or a size limit that is exhausted.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_TEXT = (str, type(None))
+CONFIG_SCHEMA = {  # of config.json, as far as others than the configuration's own class read it
+    "kind": str,
+    "config": {
+        "rule?": _TEXT,
+        "env?": _TEXT,
+        "preset?": _TEXT,
+        "seeds?": int,
+        "own?": Each(bool),
+        "population?": [{"env": str}],
+    },
+}
 
 
 def require_free(path: Path, copies: Collection[str]) -> None:

@@ -1,7 +1,8 @@
 """Untrusted JSON files: decoded, and checked against a schema before any use.
 
-A schema is a type, `[SCHEMA]` for a list, `{"name": SCHEMA}` for an object with these names,
-`Each(SCHEMA)` for an object with any names, or a tuple of alternatives. `float` accepts integers.
+A schema is a type, `[SCHEMA]` for a list, `{"name": SCHEMA, "other?": SCHEMA}` for an object with
+these names, of which others may be missing, `Each(SCHEMA)` for an object with any names, or a tuple
+of alternatives. `float` accepts integers.
 """
 
 import dataclasses
@@ -72,7 +73,11 @@ def _problems(value: Any, schema: Any, where: str) -> Iterator[str]:
             yield _mismatch(value, schema, where)
             return
         parts = schema if isinstance(schema, dict) else dict.fromkeys(value, schema.value)
-        for name, part in parts.items():
+        for key, part in parts.items():
+            optional = isinstance(schema, dict) and key.endswith("?")
+            name = key.removesuffix("?") if optional else key
+            if optional and name not in value:
+                continue
             if name not in value:
                 yield f"{where and where + ' '}has no {name!r}; it does not describe a run"
             else:

@@ -47,9 +47,10 @@ WORDS = (
     "[]",
     "\u00e9",
 )
+BIG = "99999999999999999999999"
 TOML_VALUES = (
     "'no'", "true", "nan", "inf", "-inf", "-1", "[]", "{}", "[[1]]", "''", "1979-05-27", "1e400",
-    "99999999999999999999999", '"\\u0000"', "{ a = 1 }",
+    BIG, '"\\u0000"', "{ a = 1 }",
 )  # fmt: skip
 OTHERS = (
     ["train", "--out", ""],
@@ -143,12 +144,12 @@ def toml_files(campaign: Campaign, generator: random.Random, count: int) -> None
 
 
 def _toml(generator: random.Random, command: str) -> tuple[bytes, str]:
-    kind = generator.randrange(6)
-    if kind == 0:
+    what = generator.randrange(6)
+    if what == 0:
         return generator.randbytes(50) + b"\xff", "refused: a.toml"
-    if kind == 1:
+    if what == 1:
         return b"a = " + b"[" * 20_000, "refused: a.toml"
-    if kind == 2:
+    if what == 2:
         return b"nothing_of_the_kind = 3\n", "refused: nothing_of_the_kind"
     value = generator.choice(TOML_VALUES)
     if command == "compare":
@@ -171,6 +172,7 @@ def _toml(generator: random.Random, command: str) -> tuple[bytes, str]:
         lines = [line for line in good.splitlines() if not line.startswith(f"{name} ")]
         return "\n".join([*lines, f"{name} = {value}"]).encode(), "refused"
     config = COMMANDS[command]
-    name, _ = generator.choice(list(numeric_settings(config)))
-    # Dates, texts, lists and tables are no numbers; neither is anything else here accepted.
+    name, kind = generator.choice(list(numeric_settings(config)))
+    if kind is float and value == BIG:  # which a float can hold
+        value = "1e39"
     return f"{name} = {value}\n".encode(), f"refused: {name}"
