@@ -96,6 +96,8 @@ def test_a_run_has_its_own_settings(inspected, capsys):
     run = inspected.page.parent / "run"
     with pytest.raises(UserError, match="is a run with its own settings; got updates besides"):
         discorl.inspect(run, updates=3)
+    with pytest.raises(UserError, match=r"agents holds 7; expected seeds of .*, 0 to 0"):
+        discorl.inspect(run, agents=[7])
     with pytest.raises(SystemExit) as stop:
         cli.main(["inspect", str(run), "--only", "responses"])
     assert stop.value.code == 2

@@ -17,6 +17,7 @@ def inspect_command(
     only: Annotated[tuple[str, ...], UNSET] = (),
     beside: tuple[str, ...] = inspection.BESIDE,
     seeds: int = 3,
+    agents: tuple[int, ...] = (),
     preset: Annotated[str | None, UNSET] = None,
     updates: Annotated[int | None, UNSET] = None,
 ) -> Result:
@@ -30,6 +31,7 @@ def inspect_command(
         only: analyses to run; by default all.
         beside: rules to draw in the same figures.
         seeds: agents to train.
+        agents: seeds of the agents to look at, such as those that have learned; by default all.
         preset: preset of the training; by default the environment's, or `small`.
         updates: updates of each agent; by default as many as the preset says.
     """
@@ -44,6 +46,7 @@ def inspect_command(
         only=only,
         beside=beside,
         seeds=seeds,
+        agents=agents,
         **{name: value for name, value in given.items() if value is not None},
     )
     lines = []

@@ -15,6 +15,7 @@ from discorl.runs.files import write_atomically
 
 _DPI = 200
 _MARKS = 6  # on a line
+_INSIDE = 5  # lines whose names find room within the axes
 
 
 def write(folder: Path, chart: Chart, series: list[str]) -> list[Path]:
@@ -61,7 +62,12 @@ def _lines(chart: LineChart, series: list[str]) -> Figure:
     axes.set_title(chart.title, loc="left", fontsize=10)
     if chart.x_label.endswith("steps"):
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if chart.lines:
+    if chart.scale == "log":
+        axes.set_yscale("log")
+    if len(chart.lines) > _INSIDE:
+        figure.set_figwidth(7)
+        axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    elif chart.lines:
         axes.legend(fontsize=8, frameon=False)
     decorate(axes)
     axes.tick_params(labelsize=8)

@@ -118,6 +118,7 @@ def inspect(
     only: Sequence[str] = (),
     beside: Sequence[str] = BESIDE,
     seeds: int = 3,
+    agents: Sequence[int] = (),
     **settings: Any,
 ) -> Inspection:
     """Trains agents with a rule, or loads those of a run, and looks at what the rule does.
@@ -129,6 +130,7 @@ def inspect(
         only: names of analyses; by default all.
         beside: rules to draw in the same pictures.
         seeds: how many agents to train; a run has its own.
+        agents: seeds of the agents to look at, such as those that have learned; by default all.
         **settings: of the training, such as `preset` and `updates`; a run has its own.
 
     Returns:
@@ -159,18 +161,19 @@ def inspect(
         folder = Path(out)
         run = folder / RUN
         label = _train(rule_or_run, env, run, seeds, settings)  # type: ignore[arg-type]
-    inspected = subject.load(run, label, others)
+    inspected = subject.load(run, label, others, agents)
     names = [name for name in ANALYSES if not only or name in only]
     outcomes: dict[str, Findings | str] = {}
     with Progress(len(names), "analyses") as progress:
         for i, name in enumerate(names):
             try:
-                outcomes[name] = ANALYSES[name].run(inspected)
+                outcomes[name] = found = ANALYSES[name].run(inspected)
+                writing.write_figures(folder, inspected.label, found)
             except DoesNotApplyError as reason:
                 outcomes[name] = str(reason)
             progress.update(i + 1)
     titles = {name: (each.title, each.about) for name, each in ANALYSES.items()}
-    page = writing.write(folder, inspected, outcomes, titles)
+    page = writing.write_page(folder, inspected, outcomes, titles)
     return Inspection(page, inspected, outcomes)
 
 

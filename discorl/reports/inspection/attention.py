@@ -28,7 +28,7 @@ _COLOURS = "inferno"
 
 
 def analyse(subject: Subject) -> Findings:
-    """One episode of the first agent."""
+    """One episode of the best agent."""
     network = subject.learner.network
     if network.recurrence is not None:
         raise DoesNotApplyError("its agents are recurrent: outputs depend on all observations")
@@ -50,7 +50,7 @@ def analyse(subject: Subject) -> Findings:
 
 def gradients(subject: Subject, observation: PyTree) -> dict[str, np.ndarray]:
     """Maps by output, [N, ...] like the observations without their channels."""
-    params = subject.lives[0].latest.state.params
+    params = subject.best.latest.state.params
     rule, learner = subject.rule, subject.learner
     (leaf,), structure = jax.tree.flatten(observation)
 

@@ -50,9 +50,15 @@ def analyse(subject: Subject) -> Findings:
                 facts[f"steps until {name} moves {target} half as much"] = text_of(half)
         if lines:
             title = f"Change of the target of {target}"
+            positive = all((each.y[np.isfinite(each.y)] > 0).all() for each in lines)
             charts.append(
                 LineChart(
-                    f"bootstrapping-{target}", title, "steps ahead, k", "change / std", tuple(lines)
+                    f"bootstrapping-{target}",
+                    title,
+                    "steps ahead, k",
+                    "change / std",
+                    tuple(lines),
+                    scale="log" if positive else "linear",
                 )
             )
     if not charts:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discorl.agent.frames import stacks_of
 from discorl.reports.inspection import readings
 from discorl.reports.inspection.subject import Reading, Subject, read
 from discorl.training.compiled import play
@@ -36,18 +37,16 @@ class Episode:
 
 
 def record(subject: Subject, max_steps: int = MOST_STEPS) -> Episode:
-    """Plays an episode of the first agent, with sampled actions."""
-    moment = subject.lives[0].latest
+    """Plays an episode of the best agent, with sampled actions."""
+    moment = subject.best.latest
     agent = subject.agent
-    key = jax.random.fold_in(jax.random.key(subject.lives[0].seed), _KEY)
+    key = jax.random.fold_in(jax.random.key(subject.best.seed), _KEY)
     played = list(play.episode(agent, moment.state.params, key, False, max_steps))
     environment = agent.stacked_environment
     frames = [environment.render(each.environment) for each in played]
     pictures = [] if any(f is None for f in frames[:-1]) else [f for f in frames if f is not None]
     seen = jax.tree.map(lambda *x: jnp.stack(x), *(each.observation for each in played))
     if agent.config.frame_stack > 1:
-        from discorl.agent.frames import stacks_of
-
         seen = stacks_of(seen, agent.config.frame_stack)
     steps = played[:-1]
     action = jnp.array([each.action for each in steps], jnp.int32)[:, None]

@@ -83,7 +83,11 @@ def analyse(subject: Subject) -> Findings:
         values = {
             each: np.stack([getattr(s, name) for s in scores]) for each, scores in found.items()
         }
-        charts.append(_chart(f"future-{name}", title, y_label, values))
+        chart = _chart(f"future-{name}", title, y_label, values)
+        if chart.lines:
+            charts.append(chart)
+        else:
+            facts[title] = "too few samples, or all alike"
         for (source, kind), by_life in values.items():
             if kind == TRAINED and np.isfinite(by_life).any():
                 k = min(_QUOTED, int(np.flatnonzero(np.isfinite(by_life).any(axis=0))[-1]))

@@ -50,6 +50,7 @@ def analyse(subject: Subject) -> Findings:
         "gradient",
         "Asymmetry of the update's Jacobian",
         (("asymmetry by term of the loss", rows),),
+        reference=0.0,
         caption="0: the gradient of a function. 0.71: no more symmetric than chance.",
     )
     return Findings(facts, (chart,))

@@ -24,7 +24,7 @@ _FRAMES = 10
 
 
 def analyse(subject: Subject) -> Findings:
-    """One episode of the first agent."""
+    """One episode of the best agent."""
     episode = record(subject)
     panels = tracks(episode)
     facts = {

@@ -7,8 +7,13 @@ the rate at which log pi(a_t|s_t) then changes along the rule's gradient with re
 
     R(A*, rho*) = mean of u_t(a_t) - sum_a pi(a|s_t) u_t(a),    u_t = - d loss / d logits_t,
 
-over the steps for which mu(a_t|s_t) <= 1 is possible, divided by the root mean square of R over the
-grid, so that rules can be compared. Hand-designed rules are told the same trajectories, policy and
+        chart("response-advantage", "On policy", grids, relative=True),
+        chart(
+            "response-ratio-gain", f"Advantage +{size} sigma", grids, row=gain, relative=True
+        ),
+        chart(
+            "response-ratio-loss", f"Advantage -{size} sigma", grids, row=loss, relative=True
+        ),
 values. PPO centres advantages within the batch: its response changes sign at their mean, not at 0.
 Actor-critic's R is linear in A* and constant beyond rho* = 1; PPO's is zero, but for its entropy
 bonus, beyond 1 + clip for A* > 0 and below 1 - clip for A* < 0.
@@ -44,18 +49,13 @@ _COLOURS = "PuOr_r"
 def analyse(subject: Subject) -> Findings:
     """The picture of the rule, beside those of others."""
     grids = by_rule(subject)
-    scaled = {label: grid / _scale(grid) for label, grid in grids.items()}
     gain = int(np.argmin(np.abs(ADVANTAGES - 1.5)))
     loss = len(ADVANTAGES) - 1 - gain
     size = f"{ADVANTAGES[gain]:g}"
     charts = (
-        chart("response-advantage", "On policy", scaled, unit=", relative"),
-        chart(
-            "response-ratio-gain", f"Advantage +{size} sigma", scaled, row=gain, unit=", relative"
-        ),
-        chart(
-            "response-ratio-loss", f"Advantage -{size} sigma", scaled, row=loss, unit=", relative"
-        ),
+        chart("response-advantage", "On policy", grids, relative=True),
+        chart("response-ratio-gain", f"Advantage +{size} sigma", grids, row=gain, relative=True),
+        chart("response-ratio-loss", f"Advantage -{size} sigma", grids, row=loss, relative=True),
     )
     facts: dict[str, str] = {}
     for label, grid in grids.items():
@@ -66,7 +66,11 @@ def analyse(subject: Subject) -> Findings:
                 grid[:, gain, -1] / grid[:, gain, NEUTRAL]
             ),
         }
-    return Findings(facts, charts, (_picture(scaled),))
+    return Findings(
+        facts,
+        charts,
+        (_picture({label: grid / _size(grid, (1, 2)) for label, grid in grids.items()}),),
+    )
 
 
 def by_rule(subject: Subject) -> dict[str, np.ndarray]:
@@ -137,16 +141,16 @@ def linearity(grid: np.ndarray) -> np.ndarray:
 def optimism(grid: np.ndarray) -> np.ndarray:
     """(g + l) / (|g| + |l|) of the responses g to gains and l to losses at ratio 1, by agent.
 
-    0: gains pull as much as losses of the same size push; 1: losses do not push; -1: gains do not
-    pull.
+    Responses are taken relative to that of a zero advantage. 0: gains pull as much as losses of the
+    same size push; 1: losses do not push; -1: gains do not pull.
     """
-    y = grid[:, :, NEUTRAL]
+    y = grid[:, :, NEUTRAL] - grid[:, ADVANTAGES == 0, NEUTRAL]
     gain, loss = y[:, ADVANTAGES > 0].mean(axis=1), y[:, ADVANTAGES < 0].mean(axis=1)
     return (gain + loss) / (np.abs(gain) + np.abs(loss) + 1e-12)
 
 
-def _scale(grid: np.ndarray) -> np.ndarray:
-    return np.sqrt(np.nanmean(np.square(grid), axis=(1, 2), keepdims=True)) + 1e-12
+def _size(values: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
+    return np.sqrt(np.nanmean(np.square(values), axis=axes, keepdims=True)) + 1e-12
 
 
 def chart(
@@ -155,16 +159,20 @@ def chart(
     grids: Mapping[str, np.ndarray],
     *,
     row: int | None = None,
-    unit: str = "",
+    relative: bool = False,
 ) -> LineChart:
-    """Responses over the advantage at ratio 1 or, in a row, over the ratio at one advantage."""
+    """Responses over the advantage at ratio 1 or, in a row, over the ratio at one advantage.
+
+    `relative`: each line is scaled to a root mean square of 1.
+    """
     along = ADVANTAGES if row is None else np.log2(RATIOS)
-    lines = [
-        line(label, i, along, grid[:, :, NEUTRAL] if row is None else grid[:, row])
-        for i, (label, grid) in enumerate(grids.items())
-    ]
+    lines = []
+    for i, (label, grid) in enumerate(grids.items()):
+        values = grid[:, :, NEUTRAL] if row is None else grid[:, row]
+        lines.append(line(label, i, along, values / _size(values, 1) if relative else values))
     x_label = "advantage / sigma" if row is None else "log2 of pi / mu"
-    return LineChart(name, title, x_label, f"change of log pi(a){unit}", tuple(lines))
+    y_label = "change of log pi(a)" + (", relative" if relative else "")
+    return LineChart(name, title, x_label, y_label, tuple(lines))
 
 
 def _picture(grids: Mapping[str, np.ndarray]) -> Picture:

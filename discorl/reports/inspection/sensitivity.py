@@ -48,13 +48,17 @@ def analyse(subject: Subject) -> Findings:
     if not targets:
         raise DoesNotApplyError("none of its targets varies over the batch")
     panels, facts = [], {}
-    for i, target in enumerate(targets):
-        by_input = {
+    shares = {  # by target and input, [agents]
+        target: {
             name: np.array([each[target][0][name] for each in found])
             for name in found[0][target][0]
         }
-        order = sorted(by_input, key=lambda name: -np.nanmean(by_input[name]))
-        panels.append((f"target of {target}", tuple(row(i, x, by_input[x]) for x in by_input)))
+        for target in targets
+    }
+    inputs = sorted(shares[targets[0]], key=lambda x: -sum(s[x].mean() for s in shares.values()))
+    for i, (target, by_input) in enumerate(shares.items()):
+        panels.append((f"target of {target}", tuple(row(i, x, by_input[x]) for x in inputs)))
+        order = sorted(by_input, key=lambda name: -by_input[name].mean())
         facts[f"{target} is moved most by"] = ", ".join(
             f"{name} {text_of(by_input[name])}" for name in order[:3]
         )

@@ -1,7 +1,7 @@
 """What is inspected: a rule, and agents at several moments of the lives that they led with it."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -12,6 +12,7 @@ from discorl.agent import frames
 from discorl.agent.learner import Learner, LearnerState
 from discorl.rules.base import Rule
 from discorl.runs import Run
+from discorl.runs.metrics import recent_return
 from discorl.training.assembly import load_trainer
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.compiled.trainer import CompiledTrainer
@@ -72,6 +73,12 @@ class Subject:
         return self.agent.learner
 
     @property
+    def best(self) -> Life:
+        """The agent that earned most in the last tenth of its updates."""
+        earned = [recent_return(self.metrics, life.seed) for life in self.lives]
+        return self.lives[int(np.argmax(np.nan_to_num(earned, nan=-np.inf)))]
+
+    @property
     def rule(self) -> Rule:
         """What is inspected."""
         return self.agent.learner.rule
@@ -85,9 +92,15 @@ def read(learner: Learner, state: LearnerState, eta: Params, trajectory: Traject
 
 
 def load(
-    path: Path, label: str | None = None, beside: Mapping[str, tuple[Rule, Params]] | None = None
+    path: Path,
+    label: str | None = None,
+    beside: Mapping[str, tuple[Rule, Params]] | None = None,
+    agents: Sequence[int] = (),
 ) -> Subject:
-    """The agents of a training run, fresh and at each of its checkpoints."""
+    """The agents of a training run, fresh and at each of its checkpoints.
+
+    `agents` are the seeds of those to look at; by default all.
+    """
     with Run.open(path, read_only=True) as run:
         trainer = load_trainer(run)
         if not isinstance(trainer, CompiledTrainer):
@@ -105,6 +118,12 @@ def load(
     if len(states) == 1:
         raise UserError(f"{path} has no checkpoint yet, so there is no agent in it")
     agent, eta, config = trainer.agent, trainer.eta, trainer.config
+    seeds = range(config.seed, config.seed + config.seeds)
+    for seed in agents:
+        if seed not in seeds:
+            raise UserError(
+                f"agents holds {seed}; expected seeds of {path}, {seeds[0]} to {seeds[-1]}"
+            )
 
     def look(state: TrainState) -> Reading:
         state, batch, _ = agent.collect(state)
@@ -113,12 +132,14 @@ def load(
 
     looking = jax.jit(look)
     lives = []
-    for i in range(config.seeds):
+    for i, seed in enumerate(seeds):
+        if agents and seed not in agents:
+            continue
         moments = [
             Moment(update, state.learner, looking(state))
             for update, state in _of_seed(states, i, config.seeds)
         ]
-        lives.append(Life(config.seed + i, tuple(moments)))
+        lives.append(Life(seed, tuple(moments)))
     return Subject(
         label or label_of(config.rule),
         config,

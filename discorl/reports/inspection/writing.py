@@ -20,63 +20,59 @@ from discorl.runs.versions import versions
 _DPI = 110  # of pictures; a page has several
 
 
-def write(
+def write_figures(folder: Path, label: str, findings: Findings) -> None:
+    """Writes an analysis's figures into `figures`: PNG and CSV, and SVG for charts."""
+    drawn = folder / "figures"
+    with write_errors_reported(folder):
+        drawn.mkdir(parents=True, exist_ok=True)
+        for chart in findings.charts:
+            figures.write(drawn, chart, [label])
+            write_bytes(drawn / f"{chart.name}.csv", as_csv(rows_of(chart)))
+        for picture in findings.pictures:
+            write_bytes(drawn / f"{picture.name}.png", png(picture))
+            write_bytes(drawn / f"{picture.name}.csv", as_csv(picture.rows))
+
+
+def write_page(
     folder: Path,
     subject: Subject,
     outcomes: Mapping[str, Findings | str],
     titles: Mapping[str, tuple[str, str]],
 ) -> Path:
-    """Writes `index.html`, and PNG, SVG and CSV of each figure in `figures`; returns the page.
+    """Writes `index.html`, which holds all figures.
 
     `titles` has the title of each analysis, and how to read it.
     """
     sections: list[dict[str, Any]] = []
-    charts: list[Chart] = []
-    with write_errors_reported(folder):
-        drawn = folder / "figures"
-        drawn.mkdir(parents=True, exist_ok=True)
-        for name, outcome in outcomes.items():
-            title, about = titles[name]
-            section: dict[str, Any] = {
+    for name, outcome in outcomes.items():
+        title, about = titles[name]
+        found = Findings({}) if isinstance(outcome, str) else outcome
+        pictures = [
+            {"caption": each.caption, "content": base64.b64encode(png(each)).decode()}
+            for each in found.pictures
+        ]
+        sections.append(
+            {
                 "title": title,
                 "about": about,
-                "reason": "",
-                "pictures": [],
-                "charts": [],
+                "reason": outcome if isinstance(outcome, str) else "",
+                "facts": page.pairs(name, dict(found.facts)),
+                "charts": found.charts,
+                "pictures": pictures,
             }
-            if isinstance(outcome, str):
-                sections.append(section | {"reason": outcome, "facts": None})
-                continue
-            for chart in outcome.charts:
-                figures.write(drawn, chart, [subject.label])
-                write_bytes(drawn / f"{chart.name}.csv", as_csv(rows_of(chart)))
-            for picture in outcome.pictures:
-                write_bytes(drawn / f"{picture.name}.png", png(picture))
-                write_bytes(drawn / f"{picture.name}.csv", as_csv(picture.rows))
-            charts += outcome.charts
-            sections.append(
-                section
-                | {
-                    "facts": page.pairs(name, dict(outcome.facts)),
-                    "charts": outcome.charts,
-                    "pictures": [
-                        {
-                            "caption": each.caption,
-                            "content": base64.b64encode(png(each)).decode(),
-                        }
-                        for each in outcome.pictures
-                    ],
-                }
-            )
-        content = page.render(
-            "inspection.html",
-            title=f"Inside {subject.label}",
-            series=[subject.label],
-            charts=charts,
-            about=page.pairs("about", _about(subject)),
-            sections=sections,
-            command=versions()["command"],
         )
+    charts: list[Chart] = [chart for section in sections for chart in section["charts"]]
+    content = page.render(
+        "inspection.html",
+        title=f"Inside {subject.label}",
+        series=[subject.label],
+        charts=charts,
+        about=page.pairs("about", _about(subject)),
+        sections=sections,
+        command=versions()["command"],
+    )
+    with write_errors_reported(folder):
+        folder.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / PAGE, content)
     return folder / PAGE
 
@@ -96,7 +92,7 @@ def _about(subject: Subject) -> dict[str, str]:
     return {
         "rule": config.rule,
         "environment": config.env,
-        "agents": f"{len(subject.lives)}, seeds {config.seed} to {config.seed + config.seeds - 1}",
+        "agents": f"seeds {', '.join(str(life.seed) for life in subject.lives)}",
         "updates": f"{config.updates:,}, {config.agent.steps_per_update:,} environment steps each",
         "moments of their lives": f"after {moments} updates",
         "return, last tenth": f"{earned} by seed",
