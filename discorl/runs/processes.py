@@ -75,8 +75,9 @@ def joined(cluster: Cluster | bool) -> Iterator[None]:
     if cluster is False:
         yield
         return
-    _connect(Cluster() if cluster is True else cluster)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_without_output())
+        _connect(Cluster() if cluster is True else cluster)
         if index() > 0:
             nothing = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
             stack.enter_context(contextlib.redirect_stdout(nothing))
@@ -109,15 +110,14 @@ def _connect(cluster: Cluster) -> None:
         except RuntimeError as error:
             raise UserError(f"the processes cannot meet: {error}") from error
     # The first collective waits for 30 seconds only, and compiling may take longer.
-    with _without_output():
-        exchange(None)
+    exchange(None)
 
 
 @contextlib.contextmanager
 def _without_output() -> Iterator[None]:
     """Keeps what libraries write to the standard output, where results belong, out of it.
 
-    Gloo tells there of its connections.
+    Gloo reports its connections there, whenever it makes some.
     """
     sys.stdout.flush()
     kept = os.dup(1)
