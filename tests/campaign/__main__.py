@@ -9,6 +9,7 @@ come at moments that depend on the machine.
 import argparse
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -59,14 +60,14 @@ def main() -> None:
         os.environ |= {"DISCORL_CACHE": f"{folder}/cache", "HOME": folder}
         os.environ.pop("DISCORL_RULES", None)
         campaign = Campaign(Path(folder))
-        for name in options.only:
-            count = max(1, round(SIZES[name] * options.share))
-            generator = random.Random(f"{options.seed} {name}")
-            if name == "special files":
-                special_files(campaign, count)
-            else:
-                PARTS[name](campaign, generator, count)
-            print(f"{name}: done after {time.monotonic() - start:.0f} s", flush=True)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            for name in options.only:
+                count = max(1, round(SIZES[name] * options.share))
+                PARTS[name](campaign, random.Random(f"{options.seed} {name}"), count)
+                print(f"{name}: done after {time.monotonic() - start:.0f} s", flush=True)
+        except KeyboardInterrupt:
+            print("stopped before its end", flush=True)
     _report(campaign)
     sys.exit(bool(campaign.failures))
 
@@ -75,6 +76,7 @@ PARTS = {
     "command lines": command_lines,
     "TOML files": toml_files,
     "damaged files": damaged_files,
+    "special files": special_files,
     "strangers": strangers,
     "signals": signals,
     "kills": kills,

@@ -181,11 +181,11 @@ def _cases():
         yield f"rule: {name}", {"my_rule.py": text}, [*train, "--out", "run"]
 
 
-def special_files(campaign: Campaign, count: int) -> None:
+def special_files(campaign: Campaign, generator: random.Random, count: int) -> None:
     """Targets that are no regular files: FIFOs and links in a folder of our own, devices never."""
     import os
 
-    for number in range(count):
+    for number in generator.sample(range(count), count):
         folder = campaign.new_folder()
         kept = folder / "kept.npz"
         kept.write_bytes(b"mine")

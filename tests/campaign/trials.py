@@ -149,6 +149,7 @@ def _become(function: Callable[[], object], cwd: Path, out: Path, err: Path) -> 
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, resource.RLIM_INFINITY))
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         function()
         status = 0
     except SystemExit as end:
