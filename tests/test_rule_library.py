@@ -242,7 +242,7 @@ def test_import_command_needs_force_to_replace(tmp_path):
         run("import", other, "--name", "mine")
     run("import", other, "--name", "mine", "--force")
     assert library.find("mine").read_bytes() == other.read_bytes()
-    with pytest.raises(UserError, match="rule of discorl's own"):
+    with pytest.raises(UserError, match="is taken by a built-in rule"):
         run("import", other, "--name", "by_hand", "--force")
     with pytest.raises(UserError, match="reserved"):
         run("import", other, "--name", "disco103", "--force")
