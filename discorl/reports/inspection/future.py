@@ -25,7 +25,7 @@ import optax
 from discorl.agent import acting, frames
 from discorl.agent.learner import LearnerState
 from discorl.networks.layers import init_mlp, mlp
-from discorl.reports.charts import Line, LineChart
+from discorl.reports.charts import LineChart
 from discorl.reports.inspection import readings
 from discorl.reports.inspection.findings import Findings, line, text_of
 from discorl.reports.inspection.subject import Reading, Subject, read
@@ -99,26 +99,17 @@ def _chart(
     name: str, title: str, y_label: str, values: Mapping[tuple[str, str], np.ndarray]
 ) -> LineChart:
     """Sources of trained agents, and the best of them under each control."""
-    x = np.arange(MOST_STEPS + 1)
-    lines: list[Line] = []
-    for (source, kind), by_life in values.items():
-        if kind == TRAINED:
-            lines.append(line(source, len(lines), x, by_life))
-    control = "y" if ("y", UNTRAINED) in values else "policy"
-    for kind in (UNTRAINED, SHUFFLED):
-        lines.append(line(f"{control}, {kind}", len(lines), x, values[control, kind]))
     # Probes that do worse than a constant say nothing more by how much.
     floor = 0.0 if name.endswith("entropy") else 0.4
-    shown = tuple(
-        dataclasses.replace(each, y=np.maximum(each.y, floor), low=_floor(each.low, floor))
-        for each in lines
-        if np.isfinite(each.y).any()
-    )
-    return LineChart(name, title, "steps ahead, k", y_label, shown)
-
-
-def _floor(values: np.ndarray | None, floor: float) -> np.ndarray | None:
-    return None if values is None else np.maximum(values, floor)
+    control = "y" if ("y", UNTRAINED) in values else "policy"
+    shown = {source: found for (source, kind), found in values.items() if kind == TRAINED}
+    shown |= {f"{control}, {kind}": values[control, kind] for kind in (UNTRAINED, SHUFFLED)}
+    lines = [
+        line(label, i, np.arange(MOST_STEPS + 1), np.maximum(found, floor))
+        for i, (label, found) in enumerate(shown.items())
+        if np.isfinite(found).any()
+    ]
+    return LineChart(name, title, "steps ahead, k", y_label, tuple(lines))
 
 
 # --- data -----------------------------------------------------------------------------------------

@@ -62,9 +62,6 @@ def analyse(subject: Subject) -> Findings:
         facts |= {
             f"{label}: R² of a straight line in the advantage": text_of(linearity(grid)),
             f"{label}: optimism": text_of(optimism(grid)),
-            f"{label}: gain at ratio 8, relative to ratio 1": text_of(
-                grid[:, gain, -1] / grid[:, gain, NEUTRAL]
-            ),
         }
     return Findings(
         facts,
@@ -205,6 +202,6 @@ def _picture(grids: Mapping[str, np.ndarray]) -> Picture:
     bar.ax.tick_params(labelsize=8)
     caption = (
         "Orange: the action becomes more likely; purple: less. Each panel is scaled to a root mean "
-        "square of 1."
+        "square of 1. Below a ratio of 1 the steps are those of unlikely actions: mu is at most 1."
     )
     return Picture("response-map", caption, figure, rows)
