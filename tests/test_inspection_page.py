@@ -32,6 +32,7 @@ const seen = {
   headings: Array.from(document.querySelectorAll("h2"), (h) => h.textContent),
   pictures: Array.from(document.images, (i) => i.naturalWidth),
   charts: document.querySelectorAll("figure > svg").length,
+  rows: document.querySelectorAll("g.row").length,
   reasons: Array.from(document.querySelectorAll("main > p:not(.note)"), (p) => p.textContent),
   overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   troubles,
@@ -46,7 +47,7 @@ document.body.append(out);
 @pytest.fixture(scope="module")
 def inspected(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inspection") / "inside"
-    only = ["predictions", "attention", "ablations", "response", "coefficients"]
+    only = ["predictions", "attention", "ablations", "sensitivity", "response", "coefficients"]
     return discorl.inspect(
         "actor_critic",
         "catch:rows=4,columns=4",
@@ -87,7 +88,10 @@ def test_the_page_in_a_browser(inspected, tmp_path):
     assert len(seen["headings"]) == len(inspected.outcomes)
     assert len(seen["pictures"]) == 3
     assert min(seen["pictures"]) > 300
-    assert seen["charts"] == 3
+    charts = [c for each in inspected.outcomes.values() for c in getattr(each, "charts", ())]
+    assert seen["charts"] == len(charts) == 4
+    (sensitivity,) = inspected.outcomes["sensitivity"].charts
+    assert seen["rows"] == sum(len(rows) for _, rows in sensitivity.panels) > 0
     assert len(seen["reasons"]) == 2
     assert seen["overflow"] <= 0
 

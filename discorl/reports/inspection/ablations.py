@@ -45,7 +45,7 @@ def analyse(subject: Subject) -> Findings:
     for i, (label, metrics) in enumerate(tables.items()):
         lines.append(line(label, i, *thinned(metrics, STEP, RETURN, _POINTS)))
         recent = np.array([recent_return(metrics, life.seed) for life in subject.lives])
-        rows.append(row(i, label, recent))
+        rows.append(row(label, recent))
         facts[label] = text_of(recent)
     return Findings(
         facts,

@@ -53,9 +53,9 @@ def line(label: str, style: int, x: np.ndarray, by_life: np.ndarray) -> Line:
     return found if len(by_life) > 1 else dataclasses.replace(found, low=None, high=None)
 
 
-def row(series: int, label: str, by_life: np.ndarray) -> Row:
+def row(label: str, by_life: np.ndarray) -> Row:
     """A value, the mean over agents, [agents], and its range."""
-    return Row(series, label, *(float(x) for x in band(by_life)))
+    return Row(0, label, *(float(x) for x in band(by_life)))
 
 
 def text_of(by_life: np.ndarray) -> str:

@@ -42,9 +42,7 @@ def analyse(subject: Subject) -> Findings:
         for name, value in measured.items():
             found.setdefault(name, []).append(value)
     known = {name: np.array(values) for name, values in found.items()}
-    rows = tuple(
-        row(i, name, values) for i, (name, values) in enumerate(known.items()) if _finite(values)
-    )
+    rows = tuple(row(name, values) for name, values in known.items() if np.isfinite(values).any())
     facts = {name: text_of(values) for name, values in known.items()}
     chart = IntervalChart(
         "gradient",
@@ -54,10 +52,6 @@ def analyse(subject: Subject) -> Findings:
         caption="0: the gradient of a function. 0.71: no more symmetric than chance.",
     )
     return Findings(facts, (chart,))
-
-
-def _finite(values: np.ndarray) -> bool:
-    return bool(np.isfinite(values).any())
 
 
 def asymmetries(

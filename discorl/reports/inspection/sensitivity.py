@@ -56,8 +56,8 @@ def analyse(subject: Subject) -> Findings:
         for target in targets
     }
     inputs = sorted(shares[targets[0]], key=lambda x: -sum(s[x].mean() for s in shares.values()))
-    for i, (target, by_input) in enumerate(shares.items()):
-        panels.append((f"target of {target}", tuple(row(i, x, by_input[x]) for x in inputs)))
+    for target, by_input in shares.items():
+        panels.append((f"target of {target}", tuple(row(x, by_input[x]) for x in inputs)))
         order = sorted(by_input, key=lambda name: -by_input[name].mean())
         facts[f"{target} is moved most by"] = ", ".join(
             f"{name} {text_of(by_input[name])}" for name in order[:3]
