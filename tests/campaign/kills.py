@@ -16,7 +16,7 @@ AGENT = """
 """
 TASK = "catch:rows=3,columns=3"
 TRAIN = f"""
-    train --rule actor_critic --env {TASK} {AGENT} --updates 6000 --log-every 4
+    train --rule actor_critic --env {TASK} {AGENT} --updates 1200 --log-every 4
     --checkpoint-every 40 --seeds 2
 """
 DISCOVER = f"""
@@ -71,7 +71,7 @@ def _interrupted(
             if done == count:
                 break
             number = generator.choice(numbers)
-            after = generator.uniform(0.2, 1.0) * seconds
+            after = generator.uniform(0.1, 0.9) * seconds
             outcome = _run(home, _continued(command, home, name), number, after)
             if outcome.status == 0:  # it had come to its end before
                 break
