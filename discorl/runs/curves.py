@@ -1,5 +1,6 @@
 """Plots of a run."""
 
+import gc
 import os
 from collections.abc import Mapping
 
@@ -41,7 +42,14 @@ def learning_curve(
         axes.legend(edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=9)
     else:
         _note(axes, "no return per episode yet")
+    _write(path, figure)
+
+
+def _write(path: str | os.PathLike[str], figure: Figure) -> None:
     write_atomically(path, lambda file: figure.savefig(file, format="png"))
+    # A figure is full of cycles. Left to Python, dozens of them pile up over a long run.
+    figure.clear()
+    gc.collect()
 
 
 def discovery_curve(
@@ -83,7 +91,7 @@ def discovery_curve(
                 edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=8, framealpha=0.6
             )
             legend.set_in_layout(False)  # long names must not squeeze the panels
-    write_atomically(path, lambda file: figure.savefig(file, format="png"))
+    _write(path, figure)
 
 
 def _draw_lines(axes: Axes, metrics: Mapping[str, np.ndarray], panel: Panel) -> None:
