@@ -40,13 +40,13 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     rule, eta = starting_rule(config)
     population = Population(config, rule)
     found = {"agents": sum(population.counts), "eta": sum(x.size for x in jax.tree.leaves(eta))}
-    adams = population.init(eta, jax.random.key(0)).optimizers
+    own = [device.process_index == processes.index() for device in population.devices]
+    counts = [block.count * mine for block, mine in zip(population.blocks, own, strict=True)]
+    adams = population._combination.init(eta, counts)
     gradients = {
-        i: jax.device_put(
-            jax.tree.map(lambda x, n=block.count: jnp.ones((n, *x.shape)), eta), device
-        )
-        for i, (block, device) in enumerate(zip(population.blocks, population.devices, strict=True))
-        if device.process_index == processes.index()
+        i: jax.tree.map(lambda x, n=n: jnp.ones((n, *x.shape)), eta)
+        for i, n in enumerate(counts)
+        if n
     }
     times = []
     for _ in range(REPEATS):
