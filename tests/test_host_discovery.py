@@ -117,7 +117,9 @@ def shared_programs():
     population = functools.cache(lambda config, rule: Population(config, rule))
     scoring = functools.cache(lambda config, rule: Scoring(config, rule, keys_of(CONFIG).scoring))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(methods, "Population", population)
+        patch.setattr(
+            methods, "Population", lambda config, rule, costs=(): population(config, rule)
+        )
         patch.setattr(loop, "Scoring", lambda config, rule, key: scoring(config, rule))
         yield
 
