@@ -56,7 +56,9 @@ def main() -> None:
     if xla_bridge.backends_are_initialized():
         sys.exit("an import has started JAX, which must not be forked")
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="discorl-campaign-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="discorl-campaign-", ignore_cleanup_errors=True
+    ) as folder:
         os.environ |= {"DISCORL_CACHE": f"{folder}/cache", "HOME": folder}
         os.environ.pop("DISCORL_RULES", None)
         campaign = Campaign(Path(folder))
@@ -68,7 +70,7 @@ def main() -> None:
                 print(f"{name}: done after {time.monotonic() - start:.0f} s", flush=True)
         except KeyboardInterrupt:
             print("stopped before its end", flush=True)
-    _report(campaign)
+        _report(campaign)
     sys.exit(bool(campaign.failures))
 
 

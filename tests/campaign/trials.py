@@ -125,9 +125,14 @@ def run(
         child = os.fork()
     if not child:
         _become(function, cwd, out, err)
-    if meanwhile is not None:
-        meanwhile(child)
-    status, late = _wait(child, timeout)
+    try:
+        if meanwhile is not None:
+            meanwhile(child)
+        status, late = _wait(child, timeout)
+    except KeyboardInterrupt:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
     orphans = () if late else _orphans(child)
     for orphan in orphans:
         with contextlib.suppress(ProcessLookupError):
