@@ -148,7 +148,7 @@ def inspect(
     specs.require_known("analysis", only, ANALYSES)
     compilation.enable_cache()
     others = {subject.label_of(text): rules.load(text) for text in beside}
-    label = None
+    label, own = None, None
     if not isinstance(rule_or_run, rules.Rule | tuple) and Path(rule_or_run).is_dir():
         run = Path(rule_or_run)
         given = sorted(settings) + ["env"] * (env is not None)
@@ -160,8 +160,9 @@ def inspect(
             raise UserError("out is None; expected a folder for the agents and the page")
         folder = Path(out)
         run = folder / RUN
+        own = rule_or_run if isinstance(rule_or_run, rules.Rule | tuple) else None
         label = _train(rule_or_run, env, run, seeds, settings)  # type: ignore[arg-type]
-    inspected = subject.load(run, label, others, agents)
+    inspected = subject.load(run, label, others, agents, own)
     names = [name for name in ANALYSES if not only or name in only]
     outcomes: dict[str, Findings | str] = {}
     with Progress(len(names), "analyses") as progress:

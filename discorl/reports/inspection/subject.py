@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discorl import rules
 from discorl.agent import frames
 from discorl.agent.learner import Learner, LearnerState
 from discorl.rules.base import Rule
@@ -96,13 +97,15 @@ def load(
     label: str | None = None,
     beside: Mapping[str, tuple[Rule, Params]] | None = None,
     agents: Sequence[int] = (),
+    rule: rules.Given | None = None,
 ) -> Subject:
     """The agents of a training run, fresh and at each of its checkpoints.
 
-    `agents` are the seeds of those to look at; by default all.
+    `agents` are the seeds of those to look at; by default all. A run that was given a rule as an
+    object needs it again, as `rule`.
     """
     with Run.open(path, read_only=True) as run:
-        trainer = load_trainer(run)
+        trainer = load_trainer(run, rule=rule)
         if not isinstance(trainer, CompiledTrainer):
             raise UserError(
                 f"{path}: {trainer.config.env} runs on the host; expected an environment written "
