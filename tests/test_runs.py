@@ -12,6 +12,7 @@ import pytest
 from run_samples import CONFIG, TEMPLATE, child, logged, rows, state
 
 from discorl.runs import Run, check_source, compilation
+from discorl.runs.tables import MetricsFile
 from discorl.types import UserError
 
 
@@ -221,3 +222,12 @@ def test_a_stopwatch_hears_jax_compile():
         jax.jit(lambda x: jnp.linalg.inv(x) @ jnp.sin(x))(np.eye(5, dtype=np.float32))
         taken = time.perf_counter() - start
     assert watch.seconds < taken / 2
+
+
+@pytest.mark.parametrize("cell", ["inf", "0.5", "", "9" * 30])
+@pytest.mark.parametrize("column", ["update", "seed"])
+def test_a_count_that_is_none_is_named(tmp_path, column, cell):
+    row = {"update": "1", "seed": "0"} | {column: cell}
+    (tmp_path / "t.csv").write_text(f"update,seed\n{row['update']},{row['seed']}\n")
+    with pytest.raises(UserError, match=r"t\.csv, line 2: .* is no whole number"):
+        MetricsFile(tmp_path / "t.csv").columns()

@@ -20,6 +20,7 @@ from discorl.types import UserError
 
 _LONGEST_LINE = 1 << 20  # bytes
 _CHUNK = 4096  # rows
+_COUNTS = ("update", "seed", STEP)  # columns of whole numbers
 
 
 class MetricsFile:
@@ -106,7 +107,7 @@ class MetricsFile:
                 if rows or number == 2:
                     cells = zip(*rows, strict=True) if rows else ((),) * len(names)
                     yield {
-                        name: _numbers(self._path, number, column)
+                        name: (_counts if name in _COUNTS else _numbers)(self._path, number, column)
                         for name, column in zip(names, cells, strict=True)
                     }
                 if len(rows) < _CHUNK:
@@ -187,11 +188,15 @@ def _cells(path: Path, number: int, line: bytes, count: int) -> list[bytes]:
 
 
 def _whole(path: Path, number: int, cell: bytes) -> int:
-    try:
-        return int(cell)
-    except ValueError:
-        pass
-    raise UserError(f"{path}, line {number}: {cell!r:.40} is no whole number")
+    with contextlib.suppress(ValueError):
+        if abs(value := int(cell)) < 1 << 63:
+            return value
+    raise UserError(f"{path}, line {number}: {cell!r:.40} is no whole number of 64 bits")
+
+
+def _counts(path: Path, number: int, cells: Sequence[bytes]) -> np.ndarray:
+    """A column of whole numbers from the line of that number on."""
+    return np.array([_whole(path, number + i, cell) for i, cell in enumerate(cells)], np.int64)
 
 
 def _numbers(path: Path, number: int, cells: Sequence[bytes]) -> np.ndarray:
