@@ -157,7 +157,7 @@ def test_a_population_in_a_file(tmp_path, monkeypatch):
         ("a.toml", "steps = 3\nupdates = 2", "a.toml: updates and steps are given"),
         ("a.toml", "steps = 0.5", "steps is 0.5; expected an integer"),
         ("a.toml", "unroll = true", "unroll is True; expected an integer"),
-        ("a.json", "{}", "a.json: has no 'kind'; it does not describe a run"),
+        ("a.json", "{}", "a.json: has no 'kind'"),
         ("a.yaml", "", "a.yaml: expected a TOML file, a run directory or its config.json"),
         (None, "", "missing.toml: there is no such file"),
     ],

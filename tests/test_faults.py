@@ -91,10 +91,10 @@ def edit_metrics(path):
 
 
 CHANGES = {
-    "config.json is another": edit_config,
-    "rule.npz is another": lambda path: (path / "rule.npz").write_bytes(b"another"),
+    "config.json has changed": edit_config,
+    "rule.npz has changed": lambda path: (path / "rule.npz").write_bytes(b"another"),
     "rule.npz is missing": lambda path: (path / "rule.npz").unlink(),
-    "metrics.csv is another, up to update 4": edit_metrics,
+    "metrics.csv has changed, up to update 4": edit_metrics,
     "the checkpoint of update 4 is missing": lambda path: (
         path / "checkpoints" / "00000004.npz"
     ).unlink(),
@@ -313,6 +313,17 @@ def test_a_long_history_is_bounded_and_keeps_the_means():
     again.extend(given)  # as a resumed run reads them back
     for name, column in again.columns().items():
         np.testing.assert_array_equal(column, found[name])
+
+
+@pytest.mark.parametrize("width", [3, 7, 40])
+def test_a_history_of_any_number_of_seeds_is_merged_in_pairs(width):
+    updates = 2 * MOST_ROWS // width
+    history = History(width)
+    for update in range(1, updates + 1):
+        history.extend([{"update": update, "seed": seed} for seed in range(width)])
+    found = history.columns()
+    assert found["update"][-1] == updates
+    np.testing.assert_array_equal(found["seed"][:width], np.arange(width))
 
 
 def test_a_loss_that_is_no_number_stays_none():

@@ -30,8 +30,7 @@ def launch_command(arguments: list[str], program: str) -> Result:
     validation.integer("restarts", given.restarts, least=0)
     if given.command[:1] != ["discover"]:
         raise UserError(
-            f"the command to launch is {' '.join(given.command) or 'missing'!r}; expected "
-            "`discover` with its options"
+            f"cannot launch {' '.join(given.command)!r}; expected `discover` with its options"
         )
     resumed = {option.partition("=")[0] for option in given.command} & {"--resume"}
     options = [] if resumed else ["--resume-if-exists"]

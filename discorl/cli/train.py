@@ -102,7 +102,7 @@ def _text(result: TrainResult) -> str:
         lost = ", ".join(map(str, data["lost"]))
         last = result.finite_checkpoint
         where = "" if last is None else f"; the last checkpoint before that: {last}"
-        lines.append(f"the parameters of seed {lost} are no finite numbers any more{where}")
+        lines.append(f"the parameters of seed {lost} are no longer finite{where}")
     lines.append(f"run directory: {result.path}")
     if result.finished:
         lines.append(f"next: discorl evaluate {result.path}")

@@ -1,11 +1,13 @@
 """The rules and environments of a comparison, each with its own settings."""
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from discorl.envs import canonical
 from discorl.types import UserError, specs
 from discorl.types.validation import Fields, number, refuse
 
@@ -56,6 +58,8 @@ class EnvironmentEntry:
         fields.text("env")
         fields.text("label", empty=True)
         object.__setattr__(self, "label", self.label or self.env)
+        with contextlib.suppress(UserError):  # of a suite that may be installed by the next resume
+            object.__setattr__(self, "env", canonical(self.env))
         if self.random is None and self.optimal is None:
             return
         Fields(self, self.env).number("random", "optimal")

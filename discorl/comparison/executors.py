@@ -65,9 +65,11 @@ def run_elsewhere(
                 if error is None:
                     yield cell, future.result()
                     continue
+                if isinstance(error, UserError):  # it would fail again
+                    raise error
                 losses[cell] += 1
                 if losses[cell] > MOST_LOSSES:
-                    raise _lost(cell, error)
+                    raise _lost(cell, error) from error
                 waiting[executor.submit(_call, calls[cell])] = cell
     except BrokenExecutor as error:
         raise _lost(cell, error) from error
@@ -112,12 +114,18 @@ class _Slurm(Executor):
         self._jobs.update_parameters(
             **{name if name in own else f"slurm_{name}": value for name, value in options.items()}
         )
+        self._queued: list[Any] = []
         self._waiting = ThreadPoolExecutor(1000)  # each for one job
 
     def submit(self, function: Callable, /, *arguments: Any, **options: Any) -> Future:
         """Queues a call; the future ends with its job."""
-        return self._waiting.submit(self._jobs.submit(function, *arguments, **options).result)
+        job = self._jobs.submit(function, *arguments, **options)
+        self._queued.append(job)
+        return self._waiting.submit(job.result)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Waits for the jobs."""
+        """Cancels the jobs that have not ended: whoever wanted their results has them."""
+        for job in self._queued:
+            if not job.done():
+                job.cancel()
         self._waiting.shutdown(wait, cancel_futures=cancel_futures)

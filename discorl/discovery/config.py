@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args
 from discorl.agent.config import AgentConfig, OptimiserConfig, Schedule
 from discorl.discovery import distributions
 from discorl.discovery.evolution import EvolutionConfig
+from discorl.envs import canonical
 from discorl.rules.meta_network import Sizes
 from discorl.rules.regularisers import Regularisers
 from discorl.types import UserError, settings
@@ -30,7 +31,7 @@ class TaskConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.env, str) or not self.env.strip():
             refuse("env", self.env, "the name of an environment")
-        object.__setattr__(self, "env", self.env.strip())
+        object.__setattr__(self, "env", canonical(self.env.strip()))
         given = settings.flatten(AgentConfig, self.agent, f"{self.env}: ")
         object.__setattr__(self, "agent", given)
 

@@ -172,7 +172,10 @@ class HostAgents:
         try:
             return self._meta_step(eta, self._open(state, first))
         except BaseException:
-            self.close()  # some are in the middle of what nobody will ask for
+            # Some are in the middle of what nobody will ask for. Those of other blocks are in use.
+            for i in range(first, first + len(state)):
+                if i in self._actors:
+                    self._actors.pop(i).close()
             raise
 
     def _meta_step(self, eta: Params, windows: list[Window]) -> tuple[Params, HostStates, Metrics]:

@@ -163,7 +163,7 @@ def regress(moments: Moments) -> Array:
 
     Ridge regression on centred features, pulled toward PRIOR and kept within BOUNDS.
     """
-    count = jnp.maximum(moments.count, 1)[..., None]
+    count = jnp.where(moments.count > 0, moments.count, 1)[..., None]
     centred_xx = moments.xx - moments.x[..., :, None] * moments.x[..., None, :] / count[..., None]
     centred_xy = moments.xy - moments.x * moments.y[..., None] / count
     prior = jnp.broadcast_to(jnp.array(PRIOR, moments.x.dtype), moments.x.shape)

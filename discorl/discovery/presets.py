@@ -89,7 +89,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "bin_spacing": 1 / 30,
     },
     # A lean rule over whole lives of many lengths, on eight kinds of small task: from Muesli's
-    # update to a better one in a few hours on one core. Evolution's gradient is mostly noise, so
+    # update to a better one in 40 minutes on one core. Evolution's gradient is mostly noise, so
     # there are many short lives of small agents; `agents` live side by side, in pairs.
     "lean": {
         "rule": "lean",

@@ -1,7 +1,6 @@
 """Where a discovery starts: the rule, its first parameters, and the run's random keys."""
 
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from discorl.discovery import distributions
 from discorl.discovery.config import DiscoverConfig
 from discorl.rules import Disco, Rule
 from discorl.runs import Run, processes
+from discorl.runs.schemas import read_json
 from discorl.types import Key, Params, UserError
 
 SCRATCH, IMITATED = "scratch", "muesli"  # starts without a file
@@ -106,7 +106,12 @@ def check_same_settings(config: DiscoverConfig) -> None:
 def kept_costs(run: Run | None) -> list[float]:
     """What the blocks of a resumed run cost; [] if that is not known."""
     path = run.path / COSTS if run else None
-    return json.loads(path.read_text()) if path and path.exists() else []
+    if path is None or not path.exists():
+        return []
+    try:
+        return read_json(path, [float])
+    except UserError:  # it only balances the load
+        return []
 
 
 def kept_start(run: Run | None) -> Path | None:

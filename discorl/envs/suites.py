@@ -219,6 +219,8 @@ def canonical(text: str) -> str:
             continue
         if suite.missing():
             absent.append(suite)
+            if suite.name not in ("gymnax", "gymnasium"):
+                break  # no other has it
         elif match[1] in suite.names():
             return f"{suite.name}:{match[1]}" + (f",{parameters}" if colon else "")
     if absent:

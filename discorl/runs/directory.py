@@ -336,6 +336,11 @@ class Run:
             self._note(tables={})  # so that a kill in between does not look like an edit
             for table in self._tables.values():
                 table.cut(-math.inf if update is None else update)
-            self._note(tables=self._prefixes(), checkpoint=update)
+            finite = self._manifest.finite_checkpoint
+            if update is None:
+                finite = None
+            elif finite is not None:
+                finite = min(finite, update)  # what is newer has just been put aside
+            self._note(tables=self._prefixes(), checkpoint=update, finite_checkpoint=finite)
             self._prune(KEEP)  # a kill may have come between a checkpoint and this
         self._tensorboard.restart({name: table.next_step for name, table in self._tables.items()})

@@ -21,7 +21,8 @@ class History:
     def __init__(self, width: int = 1) -> None:
         """Starts empty; each update adds `width` rows, such as one per seed."""
         self._width = width
-        self._most = max(_LEAST_POINTS, MOST_ROWS // width) * width
+        points = max(_LEAST_POINTS, MOST_ROWS // width)
+        self._most = (points - points % 2) * width  # an even number, to be merged in pairs
         self._stride = 1  # rows as they came that one row here stands for
         self._names: list[str] = []
         self._whole: set[str] = set()  # columns of integers

@@ -56,10 +56,10 @@ class Manifest:
             if not (folder / name).exists():
                 found.append(f"{name} is missing")
             elif sha256_of(folder / name) != expected:
-                found.append(f"{name} is another")
+                found.append(f"{name} has changed")
         for name, prefix in self.tables.items():
             if _sha256_of_start(folder / name, prefix.bytes) != prefix.sha256:
-                found.append(f"{name} is another, up to update {self.checkpoint}")
+                found.append(f"{name} has changed, up to update {self.checkpoint}")
         if self.checkpoint is not None and (checkpoints or [-1])[-1] < self.checkpoint:
             found.append(f"the checkpoint of update {self.checkpoint} is missing")
         return found

@@ -13,12 +13,13 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available() -> int | None:
-    """Bytes left for arrays on JAX's device; None if unknown."""
-    device = jax.devices()[0]
-    if device.platform != "cpu":
-        found = device.memory_stats() or {}
-        known = "bytes_limit" in found
-        return found["bytes_limit"] - found.get("bytes_in_use", 0) if known else None
+    """Bytes left for arrays on this process's devices together; None if unknown."""
+    devices = jax.local_devices()
+    if devices[0].platform != "cpu":
+        found = [device.memory_stats() or {} for device in devices]
+        known = all("bytes_limit" in each for each in found)
+        left = (each["bytes_limit"] - each.get("bytes_in_use", 0) for each in found)
+        return sum(left) if known else None
     limits = [limit for limit in (_of_machine(), _of_container()) if limit is not None]
     return min(limits, default=None)
 

@@ -35,11 +35,6 @@ def as_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def as_columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """Converts rows with equal names to columns."""
-    return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
-
-
 def merge(columns: Mapping[str, np.ndarray], whole: Collection[str] = ()) -> dict[str, np.ndarray]:
     """Merges the rows of several updates, [..., rows] by name, into one along the last axis.
 

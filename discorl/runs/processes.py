@@ -18,7 +18,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from discorl.types import UserError, validation
+from discorl.runs import memory
+from discorl.types import PassingError, UserError, validation
 
 HEARTBEAT_SECONDS = 20  # after which a silent process counts as dead
 START_SECONDS = 600  # that processes wait for each other at the start
@@ -87,7 +88,8 @@ def joined(cluster: Cluster | bool) -> Iterator[None]:
         except BaseException as error:
             # An ordinary exit would wait for the others, and they for this process.
             _tell(error)
-            os._exit(2 if isinstance(error, UserError) else 1)
+            lasting = isinstance(error, UserError) and not isinstance(error, PassingError)
+            os._exit(2 if lasting else 1)
 
 
 def _connect(cluster: Cluster) -> None:
@@ -108,7 +110,9 @@ def _connect(cluster: Cluster) -> None:
                 "processes and process"
             ) from error
         except RuntimeError as error:
-            raise UserError(f"the processes cannot meet: {error}") from error
+            raise PassingError(
+                f"the processes cannot meet: {error} (JAX must not have been used before)"
+            ) from error
     # The first collective waits for 30 seconds only, and compiling may take longer.
     exchange(None)
 
@@ -137,7 +141,8 @@ def _tell(error: BaseException) -> None:
     if isinstance(error, UserError):
         text = str(error)
     elif isinstance(error, jax.errors.JaxRuntimeError):
-        text = f"another process is gone: {str(error).splitlines()[0]}"
+        reason = memory.runtime_reason(error)
+        text = reason if "exhausted" in reason else f"another process is gone: {reason}"
     else:
         text = "".join(traceback.format_exception(error))
     print(f"discorl: {where}{text}", file=sys.__stderr__, flush=True)

@@ -79,7 +79,7 @@ def _problems(value: Any, schema: Any, where: str) -> Iterator[str]:
             if optional and name not in value:
                 continue
             if name not in value:
-                yield f"{where and where + ' '}has no {name!r}; it does not describe a run"
+                yield f"{where and where + ' '}has no {name!r}"
             else:
                 yield from _problems(value[name], part, f"{where}.{name}".lstrip("."))
     elif not _is(value, schema):

@@ -93,7 +93,7 @@ class SharedRun(Run):
 def _check_shared(path: Path) -> None:
     """Refuses a folder that not all processes see."""
     # By its ending, what a killed process leaves of it is removed later.
-    mark = path / f".{processes.exchange(secrets.token_hex(8))[0]}.partial"
+    mark = path / f".shared.{processes.exchange(secrets.token_hex(4))[0]}.partial"
     if processes.index() == 0:
         mark.touch()
     processes.exchange(None)
@@ -108,6 +108,8 @@ def _check_shared(path: Path) -> None:
                 )
             time.sleep(0.1)
 
-    processes.together(look)
-    if processes.index() == 0:
-        mark.unlink()
+    try:
+        processes.together(look)
+    finally:
+        if processes.index() == 0:
+            mark.unlink()

@@ -48,7 +48,7 @@ class TrainResult:
 
     @property
     def lost(self) -> np.ndarray:
-        """Whether an agent's parameters are no finite numbers any more: [seeds] bool."""
+        """Whether an agent's parameters are no longer finite: [seeds] bool."""
         return ~finite_by_seed(self.state.learner.params, self.config.seeds)
 
     def recent_return(self) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The data that flows through discorl, its shapes, and names with settings."""
 
-from discorl.types.errors import UserError
+from discorl.types.errors import PassingError, UserError
 from discorl.types.trajectory import (
     Array,
     Key,
@@ -19,6 +19,7 @@ __all__ = [
     "OutputSpec",
     "Outputs",
     "Params",
+    "PassingError",
     "PyTree",
     "Trajectory",
     "UserError",

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from discorl.envs.base import Reference
-from discorl.types import PyTree, UserError
+from discorl.types import PassingError, PyTree
 
 # From a suite's own observations of several environments, [E, ...], to discorl's.
 Reader = Callable[[Any], PyTree]
@@ -21,7 +21,7 @@ Reader = Callable[[Any], PyTree]
 NO_METRICS: Mapping[str, Any] = {}
 
 
-class EnvironmentFailure(UserError):
+class EnvironmentFailure(PassingError):
     """An environment raised, hung or returned something invalid.
 
     `index` is its position in the vector, if known.

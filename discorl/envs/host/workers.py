@@ -204,7 +204,10 @@ def _shared_file(size: int) -> IO[bytes]:
     for folder in [*folders, tempfile.gettempdir()]:
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - the caller closes it
         try:
-            os.posix_fallocate(file.fileno(), 0, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:  # as on macOS
+                file.truncate(size)
             return file
         except OSError as error:
             file.close()

@@ -116,7 +116,7 @@ def load(
         for update in run.checkpoint_updates():
             restored = run.restore(template, up_to=update)
             assert restored is not None
-            states.append((update, jax.tree.map(jnp.asarray, restored[1])))
+            states.append((restored[0], jax.tree.map(jnp.asarray, restored[1])))
         metrics = run.metrics()
     if len(states) == 1:
         raise UserError(f"{path} has no checkpoint yet, so there is no agent in it")

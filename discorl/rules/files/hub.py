@@ -58,7 +58,7 @@ def card(repository: str, archive: npz.Archive) -> str:
         "pipeline_tag": "reinforcement-learning",
         "tags": ["reinforcement-learning", "meta-learning", "jax", "discorl"],
     }
-    if "score" in metadata:
+    if metadata.get("score") is not None:
         head["model-index"] = [_index(name, metadata, config)]
     lines = [f"{key}: {json.dumps(value)}" for key, value in head.items()]  # JSON is YAML
     facts = {
