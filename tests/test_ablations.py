@@ -225,13 +225,17 @@ def test_a_new_rule_without_the_meta_rnn_has_its_gate_open():
         ("bootstraping", "no part is called 'bootstraping'; did you mean 'bootstrapping'?"),
         ("q+p", "no part is called 'p'; known: aux_pi, bootstrapping, meta_rnn, none, q, yz"),
         ("q+", "no part is called ''"),
-        ("", "no part is called ''"),
     ],
 )
 def test_parts_that_do_not_exist_are_refused(without, message):
     with pytest.raises(UserError) as error:
         Disco(without=without)
     assert f"without={without}: {message}" in str(error.value)
+
+
+def test_a_part_is_named():
+    with pytest.raises(UserError, match="without is ''; expected a text"):
+        Disco(without="")
 
 
 def test_every_ablation_is_tested():

@@ -85,7 +85,7 @@ def not_a_network(outputs, observation):
     ("text", "message"),
     [
         ("linear", "network_factory is 'linear'; expected a function, as package.module:function"),
-        (3, "network_factory is 3; expected a function"),
+        (3, "network_factory is 3; expected a text"),
         ("no.such:thing", "network_factory is 'no.such:thing'; expected package.module:function"),
         (f"{__name__}:liner", "did you mean 'linear'"),
         (f"{__name__}:linear,depth=3", "no parameter 'depth'"),

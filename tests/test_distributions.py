@@ -30,7 +30,7 @@ def test_too_few_agents_get_sizes_at_even_distances_and_the_user_is_told() -> No
     assert list(shares("grid:limit=16..64", 4)) == [f"grid:limit={n}" for n in (16, 32, 48, 64)]
     assert shares("grid:size=4..6", 2) == {"grid:size=4": 1, "grid:size=6": 1}
     assert shares("grid:size=4..6", 1) == {"grid:size=4": 1}
-    assert len(shares("tabular:limit=1..1000000000000", 7)) == 7
+    assert len(shares("tabular:limit=1..1000000000", 7)) == 7
     told = distributions.notice("grid:size=4..6", 2)
     assert told is not None
     assert "3 environments and has agents=2: only grid:size=4, grid:size=6" in told

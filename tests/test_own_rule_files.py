@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from own_rule import OWN
+from own_rule_samples import OWN
 
 from discorl import rules
 from discorl.cli import rules as rules_command

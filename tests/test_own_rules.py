@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from own_rule import OWN
+from own_rule_samples import OWN
 
 import discorl
 from discorl import envs, rules
