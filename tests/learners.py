@@ -7,8 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.networks import standard
+from discorl.rules import Sizes
 from discorl.types import Trajectory
 from discorl.verification.cases import cast
+
+# Of a Disco rule that compiles quickly.
+TINY_SIZES = Sizes(
+    prediction=4,
+    trajectory_lstm=5,
+    embedding_net=(3, 1),
+    policy_net=(3, 2),
+    pi_hat_blocks=(3,),
+    meta_lstm=3,
+    meta_input=(3,),
+    meta_embedding_net=(3, 1),
+    meta_policy_net=(3, 2),
+)
 
 ACTIONS = 3
 OBSERVATION = jax.ShapeDtypeStruct((2,), jnp.float64)

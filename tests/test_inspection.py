@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from learners import fresh, network_for, random_trajectory
+from learners import TINY_SIZES, fresh, network_for, random_trajectory
 
 from discorl.agent.learner import Learner
 from discorl.reports.charts import band
@@ -24,7 +24,7 @@ from discorl.reports.inspection import (
 from discorl.reports.inspection.findings import DoesNotApplyError, text_of
 from discorl.reports.inspection.readings import Asked
 from discorl.reports.inspection.subject import Life, Reading
-from discorl.rules import PPO, ActorCritic, Disco, Lean, Muesli, QLambda, Rule, Sizes
+from discorl.rules import PPO, ActorCritic, Disco, Lean, Muesli, QLambda, Rule
 from discorl.rules.returns import take_action
 from discorl.types import OutputSpec, Trajectory
 
@@ -127,23 +127,11 @@ def test_means_over_agents_leave_out_what_is_unknown():
 
 # --- sensitivity and bootstrapping ----------------------------------------------------------------
 
-SIZES = Sizes(
-    prediction=4,
-    trajectory_lstm=5,
-    embedding_net=(3, 1),
-    policy_net=(3, 2),
-    pi_hat_blocks=(3,),
-    meta_lstm=3,
-    meta_input=(3,),
-    meta_embedding_net=(3, 1),
-    meta_policy_net=(3, 2),
-)
-
 
 def disco(data, without):
     """A random Disco rule, and summaries of an agent with random predictions."""
     trajectory, logits, _, q = data
-    rule = Disco(sizes=SIZES, num_bins=5, without=without)
+    rule = Disco(sizes=TINY_SIZES, num_bins=5, without=without)
     eta = jax.jit(rule.init_params)(jax.random.key(3))
     keys = iter(jax.random.split(jax.random.key(4), 8))
     shape = (STEPS + 1, BATCH)

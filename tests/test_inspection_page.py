@@ -7,25 +7,15 @@ import re
 import subprocess
 
 import pytest
+from learners import TINY_SIZES
 from test_comparison_page import BROWSER, FLAGS, WATCH
 
 import discorl
 from discorl import cli
 from discorl.reports.inspection import response
-from discorl.rules import Disco, Sizes
+from discorl.rules import Disco
 from discorl.types import UserError
 
-SIZES = Sizes(
-    prediction=4,
-    trajectory_lstm=5,
-    embedding_net=(3, 1),
-    policy_net=(3, 2),
-    pi_hat_blocks=(3,),
-    meta_lstm=3,
-    meta_input=(3,),
-    meta_embedding_net=(3, 1),
-    meta_policy_net=(3, 2),
-)
 TINY = {"hidden": (4,), "num_envs": 4, "batch": 4, "unroll": 6, "replay": 8}
 PROBE = """<script>
 const seen = {
@@ -117,7 +107,7 @@ def test_a_run_has_its_own_settings(inspected, capsys):
 @pytest.mark.long
 @pytest.mark.parametrize("rule", ["disco", "lean", "ppo", "q_lambda"])
 def test_all_analyses_of_all_kinds_of_rules(rule, tmp_path):
-    given = Disco(sizes=SIZES, num_bins=5) if rule == "disco" else rule
+    given = Disco(sizes=TINY_SIZES, num_bins=5) if rule == "disco" else rule
     small = {**TINY, "action_lstm": 3, "action_hidden": (4,)}
     found = discorl.inspect(
         given, "catch:rows=4,columns=4", out=tmp_path / "inside", seeds=2, updates=4, **small
