@@ -24,7 +24,7 @@ from discorl.reports.inspection import (
 from discorl.reports.inspection.findings import DoesNotApplyError, text_of
 from discorl.reports.inspection.readings import Asked
 from discorl.reports.inspection.subject import Life, Reading
-from discorl.rules import PPO, ActorCritic, Disco, Lean, Muesli, QLambda, Rule
+from discorl.rules import PPO, ActorCritic, Disco, Lean, Muesli, QLambda, Rule, lean
 from discorl.rules.returns import take_action
 from discorl.types import OutputSpec, Trajectory
 
@@ -108,6 +108,18 @@ def test_an_advantage_moves_with_its_reward_one_to_one(data):
         after = readings.advantages(rule, dataclasses.replace(case.reading, trajectory=changed))
         np.testing.assert_allclose(after[4] - before[4], 0.7, rtol=1e-5)
         np.testing.assert_allclose(after[5:], before[5:], rtol=1e-6)
+
+
+def test_a_step_size_scales_the_response(data):
+    """A lean rule multiplies the learning rate by e: log pi moves e times as far."""
+    rule = Lean(hidden=2)
+    case = asked(rule, data)
+    eta = rule.init_params(jax.random.key(0))
+    row = list(lean.GAINS).index("learning_rate")
+    faster = eta | {"coefficients": eta["coefficients"].at[row, 0].set(1.0)}
+    slow, fast = (readings.push(dataclasses.replace(case, eta=each)) for each in (eta, faster))
+    assert np.abs(slow).max() > 0.1
+    np.testing.assert_allclose(fast, np.e * slow, rtol=1e-5)
 
 
 def test_a_rule_beside_is_told_the_same_advantages(data):

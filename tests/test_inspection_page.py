@@ -1,19 +1,25 @@
 """The command `discorl inspect`, from agents to a page in a real browser."""
 
 import csv
+import dataclasses
 import html
 import json
+import math
 import re
 import subprocess
 
+import jax
+import jax.numpy as jnp
 import pytest
 from learners import TINY_SIZES
 from test_comparison_page import BROWSER, FLAGS, WATCH
 
 import discorl
-from discorl import cli
-from discorl.reports.inspection import response
-from discorl.rules import Disco
+from discorl import cli, rules
+from discorl.reports import page
+from discorl.reports.inspection import response, subject
+from discorl.rules import ActorCritic, Disco, Lean
+from discorl.rules.lean import GAINS
 from discorl.types import UserError
 
 TINY = {"hidden": (4,), "num_envs": 4, "batch": 4, "unroll": 6, "replay": 8}
@@ -102,6 +108,51 @@ def test_a_run_has_its_own_settings(inspected, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["page"] == str(run / "inspection" / "index.html")
     assert "does_not_apply" in found["analyses"]["coefficients"]
+
+
+def test_a_lean_rule_is_drawn_beside_its_start(tmp_path):
+    """The same rule but for its coefficients: a policy cost and a learning rate twice as high."""
+    rule = Lean(hidden=2)
+    eta = rule.init_params(jax.random.key(0))
+    rows = [list(GAINS).index(name) for name in ("policy_cost", "learning_rate")]
+    eta["coefficients"] = eta["coefficients"].at[jnp.array(rows), 0].set(math.log(2))
+    found = discorl.inspect(
+        (rule, eta),
+        "catch:rows=4,columns=4",
+        out=tmp_path,
+        only=["response", "lifetime", "coefficients"],
+        beside=("start",),
+        seeds=1,
+        updates=2,
+        **TINY,
+    )
+    ratio = "size of the response, relative to start"
+    assert found.outcomes["response"].facts[ratio] == "4.00"
+    for moment in ("after 0 updates", "after 1 updates", "after 2 updates"):
+        assert found.outcomes["lifetime"].facts[f"{moment}: {ratio}"] == "4.00"
+    charts = {each.name: each for each in found.outcomes["coefficients"].charts}
+    ends = {line.label: line.y[-1] for line in charts["coefficient-policy_cost"].lines}
+    assert ends["start, N = 450"] == 1
+    assert ends["N = 450"] == pytest.approx(2)
+    # A rule that is its own start, and one whose start is random, have nothing to be drawn beside.
+    for own in (Lean(hidden=2), ActorCritic(), Disco(sizes=TINY_SIZES, num_bins=5)):
+        learner = dataclasses.replace(found.subject.learner, rule=own)
+        agent = dataclasses.replace(found.subject.agent, learner=learner)
+        alone = dataclasses.replace(found.subject, agent=agent, eta=rules.load(own)[1], beside={})
+        assert subject.with_start(alone).beside == {}
+
+
+def test_pages_do_not_show_the_folders_of_a_machine():
+    def shown(command):
+        return page.shareable({"command": command})["command"]
+
+    command = "discorl inspect /home/me/rules/mine.npz:without=q --out=/tmp/x --env catch:rows=5"
+    assert shown(command) == "discorl inspect mine.npz:without=q --out=x --env catch:rows=5"
+    assert shown("discorl train --rule '/a/b.npz' --out runs/a/b") == (
+        "discorl train --rule 'b.npz' --out runs/a/b"
+    )
+    assert shown("discorl rules pull https://hub.co/a/b") == "discorl rules pull https://hub.co/a/b"
+    assert shown(None) is None
 
 
 @pytest.mark.long

@@ -29,7 +29,7 @@ def inspect_command(
         env: environment to train on, written in JAX; by default Catch.
         out: folder to write to; by default a new one in `runs`, or `inspection` in the run.
         only: analyses to run; by default all.
-        beside: rules to draw in the same figures.
+        beside: rules to draw in the same figures; `start` is the rule before its discovery.
         seeds: agents to train.
         agents: seeds of the agents to look at, such as those that have learned; by default all.
         preset: preset of the training; by default the environment's, or `small`.

@@ -1,7 +1,8 @@
 """The page: a self-contained HTML file, rendered from the templates beside this module."""
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -11,6 +12,8 @@ from discorl.reports.charts import Chart
 from discorl.runs import palette
 
 NOTHING = "\N{EN DASH}"  # in a cell without a number
+# The folders of an absolute path, at the start of a word or of a value in it.
+_FOLDERS = re.compile(r"(?<![^\s'\"=,])/(?:[^\s'\"=,/]+/)*(?=[^\s'\"/])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,12 @@ def pairs(name: str, values: dict[str, Any]) -> Table:
         for key, value in values.items()
     ]
     return Table(name, [], rows)
+
+
+def shareable(versions: Mapping[str, str | None]) -> dict[str, str | None]:
+    """What a run was made with, its command without the folders of somebody's machine."""
+    command = versions.get("command")
+    return {**versions, "command": command and _FOLDERS.sub("", command)}
 
 
 def render(

@@ -105,7 +105,7 @@ def _read(path: Path, label: str) -> _Shown:
     with Run.open(path, read_only=True) as run:
         found = {name: run.metrics(name) for name in TABLES}
     tables = {name: table for name, table in found.items() if len(table.get("update", ()))}
-    return _Shown(run, label, tables, read_versions(path))
+    return _Shown(run, label, tables, page.shareable(read_versions(path)))
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:

@@ -40,7 +40,7 @@ def context(results: Results, scores: bytes, drawn: list[charts.Chart]) -> dict[
     The page keeps `scores`, the table of all runs, as CSV.
     """
     config, tasks = results.config, results.tasks
-    versions = read_versions(results.path)
+    versions = page.shareable(read_versions(results.path))
     whole = len(results.complete) == len(config.rules) * len(config.environments)
     named = {chart.name: chart for chart in drawn}
     names = ("aggregates", "improvement", "profiles", "efficiency")

@@ -31,7 +31,7 @@ from discorl.training.presets import preset_for
 from discorl.types import UserError, specs
 
 RUN = "run"  # in the folder of an inspection: the agents that it trained
-BESIDE = ("actor_critic", "ppo", "muesli")
+BESIDE = (subject.START, "actor_critic", "ppo", "muesli")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,8 @@ ANALYSES: dict[str, Analysis] = {
     "response": Analysis(
         "What it does to a policy",
         "How the log-probability of the action taken changes, over the advantage of the action and "
-        "over its probability ratio. Hand-designed rules see the same trajectories and values.",
+        "over its probability ratio. Other rules see the same trajectories and values; `start` is "
+        "the rule before its discovery.",
         response.analyse,
     ),
     "lifetime": Analysis(
@@ -128,7 +129,8 @@ def inspect(
         env: name of the environment, in JAX; by default Catch. A run has its own.
         out: folder for the page, its figures and the agents; by default `inspection` in the run.
         only: names of analyses; by default all.
-        beside: rules to draw in the same pictures.
+        beside: rules to draw in the same pictures. `start` is the rule that a discovery begins
+            with, where that is a designed one: Muesli for a lean rule, and none for Disco.
         seeds: how many agents to train; a run has its own.
         agents: seeds of the agents to look at, such as those that have learned; by default all.
         **settings: of the training, such as `preset` and `updates`; a run has its own.
@@ -147,7 +149,7 @@ def inspect(
     """
     specs.require_known("analysis", only, ANALYSES)
     compilation.enable_cache()
-    others = {subject.label_of(text): rules.load(text) for text in beside}
+    others = {subject.label_of(text): rules.load(text) for text in beside if text != subject.START}
     label, own = None, None
     if not isinstance(rule_or_run, rules.Rule | tuple) and Path(rule_or_run).is_dir():
         run = Path(rule_or_run)
@@ -163,6 +165,8 @@ def inspect(
         own = rule_or_run if isinstance(rule_or_run, rules.Rule | tuple) else None
         label = _train(rule_or_run, env, run, seeds, settings)  # type: ignore[arg-type]
     inspected = subject.load(run, label, others, agents, own)
+    if subject.START in beside:
+        inspected = subject.with_start(inspected)
     names = [name for name in ANALYSES if not only or name in only]
     outcomes: dict[str, Findings | str] = {}
     with Progress(len(names), "analyses") as progress:

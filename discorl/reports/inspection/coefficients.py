@@ -3,7 +3,8 @@ r"""The coefficients of a lean rule over an agent's life.
 Each coefficient of Muesli's update is multiplied by exp(gain * row . features), where the features
 are functions of the share of life n / N, of the life's length log N, and of the size of advantages
 (`rules.lean`). Drawn are these multipliers over n / N for several N, with advantages of the size
-that the inspected agents have. 1 is Muesli.
+that the inspected agents have. 1 is Muesli. Lean rules beside it, such as its start, are drawn for
+one N.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from discorl.reports.inspection.subject import Subject
 from discorl.rules.lean import GAINS, Lean, LeanState
 
 LENGTHS = (150, 450, 1350, 4000)  # N
+BESIDE = 450  # N of rules beside the inspected one
 SHARES = np.linspace(0, 1, 41)  # n / N
 
 
@@ -28,11 +30,18 @@ def analyse(subject: Subject) -> Findings:
         raise DoesNotApplyError("it has no coefficients over a life; lean rules have")
     state = subject.lives[0].latest.state.rule
     found = {length: schedules(rule, subject.eta, state, length) for length in LENGTHS}
+    others = {
+        label: schedules(other, eta, state, BESIDE)
+        for label, (other, eta) in subject.beside.items()
+        if isinstance(other, Lean)
+    }
     charts, facts = [], {}
     for name in GAINS:
+        drawn = {f"N = {length}": each for length, each in found.items()}
+        drawn |= {f"{label}, N = {BESIDE}": each for label, each in others.items()}
         lines = tuple(
-            Line(0, SHARES, each[name], label=f"N = {length}", style=i)
-            for i, (length, each) in enumerate(found.items())
+            Line(0, SHARES, each[name], label=label, style=i)
+            for i, (label, each) in enumerate(drawn.items())
         )
         charts.append(LineChart(f"coefficient-{name}", name, "share of life, n / N", "", lines))
         ends = [each[name][[0, -1]] for each in found.values()]

@@ -8,7 +8,9 @@ or the whole state of another rule. The share
 
     |R - R'|_2 / |R|_2
 
-says how much of the response the memory makes.
+says how much of the response the memory makes. A rule beside it that differs in its parameters
+alone, such as the start of a discovery, is asked at the same moments: the ratio of the sizes |R|_2
+says when in a life the rule does more than its start, and when less.
 """
 
 import dataclasses
@@ -19,44 +21,71 @@ import numpy as np
 from discorl.reports.inspection import readings, response
 from discorl.reports.inspection.findings import Findings, text_of
 from discorl.reports.inspection.readings import Asked
-from discorl.reports.inspection.subject import Life, Subject
+from discorl.reports.inspection.subject import Life, Moment, Subject
 from discorl.rules.disco import DiscoState
 from discorl.rules.lean import LeanState
 from discorl.types import PyTree
 
+Grids = dict[str, np.ndarray]  # R by moment, [agents, advantages, ratios]
+
 
 def analyse(subject: Subject) -> Findings:
     """The responses of all agents at all moments."""
-    found: dict[str, list[np.ndarray]] = {}
-    for life in subject.lives:
-        for moment in life.moments:
-            label = f"after {moment.update} updates"
-            asked = readings.ask(subject, moment)
-            found.setdefault(label, []).append(response.responses(asked, life))
-        swapped = with_first_memory(readings.ask(subject, life.latest), life)
-        if swapped is not None:
-            label = f"after {life.latest.update}, with the first memory"
-            found.setdefault(label, []).append(response.responses(swapped, life))
-    grids = {label: np.stack(each) for label, each in found.items()}
+    own, by_rule = _responses(subject)
+    latest = _moment(subject.lives[0].latest)
+    drawn = own | {f"{rule}, {latest}": grids[latest] for rule, grids in by_rule.items()}
     gain = len(response.ADVANTAGES) - 3
     charts = (
-        response.chart("lifetime-advantage", "On policy", grids),
+        response.chart("lifetime-advantage", "On policy", drawn),
         response.chart(
-            "lifetime-ratio", f"Advantage +{response.ADVANTAGES[gain]:g} sigma", grids, row=gain
+            "lifetime-ratio", f"Advantage +{response.ADVANTAGES[gain]:g} sigma", drawn, row=gain
         ),
     )
     facts = {
-        f"{label}: R² of a straight line in the advantage": text_of(response.linearity(grid))
-        for label, grid in grids.items()
+        f"{moment}: R² of a straight line in the advantage": text_of(response.linearity(grid))
+        for moment, grid in own.items()
     }
-    last = grids[f"after {subject.lives[0].latest.update} updates"]
-    other = grids.get(f"after {subject.lives[0].latest.update}, with the first memory")
-    if other is None:
+    for rule, grids in by_rule.items():
+        for moment, grid in grids.items():
+            sizes = response.size(own[moment]) / response.size(grid)
+            facts[f"{moment}: size of the response, relative to {rule}"] = text_of(sizes)
+    swapped = own.get(_swapped(latest))
+    if swapped is None:
         facts["the rule's memory"] = "it keeps none"
     else:
-        apart, size = (np.nansum(np.square(x), axis=(1, 2)) for x in (last - other, last))
-        facts["share of the response that the memory makes"] = text_of(np.sqrt(apart / size))
+        share = response.size(own[latest] - swapped) / response.size(own[latest])
+        facts["share of the response that the memory makes"] = text_of(share)
     return Findings(facts, charts)
+
+
+def _moment(moment: Moment) -> str:
+    return f"after {moment.update} updates"
+
+
+def _swapped(moment: str) -> str:
+    return f"{moment}, with the first memory"
+
+
+def _responses(subject: Subject) -> tuple[Grids, dict[str, Grids]]:
+    """Of the rule, with the memory of its first moment, too; and of rules akin, by label."""
+    own: dict[str, list[np.ndarray]] = {}
+    kin: dict[str, dict[str, list[np.ndarray]]] = {}
+    for life in subject.lives:
+        for moment in life.moments:
+            asked = readings.ask(subject, moment)
+            own.setdefault(_moment(moment), []).append(response.responses(asked, life))
+            for other in readings.kin(subject, moment):
+                grids = kin.setdefault(other.label, {}).setdefault(_moment(moment), [])
+                grids.append(response.responses(other, life, asked))
+        swapped = with_first_memory(readings.ask(subject, life.latest), life)
+        if swapped is not None:
+            label = _swapped(_moment(life.latest))
+            own.setdefault(label, []).append(response.responses(swapped, life))
+    return _stacked(own), {label: _stacked(grids) for label, grids in kin.items()}
+
+
+def _stacked(by_moment: dict[str, list[np.ndarray]]) -> Grids:
+    return {moment: np.stack(grids) for moment, grids in by_moment.items()}
 
 
 def with_first_memory(asked: Asked, life: Life) -> Asked | None:

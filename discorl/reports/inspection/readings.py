@@ -99,8 +99,8 @@ def advantages(rule: Rule, reading: Reading) -> Array:
 def push(asked: Asked) -> Array:
     """How a step along the rule's gradient changes log pi(a_t|s_t), [T, B].
 
-    With u_t = - d loss / d logits_t, a small step along u changes log pi(a_t|s_t) at the rate
-    u_t(a_t) - sum_a pi(a|s_t) u_t(a).
+    With u_t = - alpha d loss / d logits_t, alpha the rule's multiplier of the learning rate, a
+    small step along u changes log pi(a_t|s_t) at the rate u_t(a_t) - sum_a pi(a|s_t) u_t(a).
 
     Raises:
         DoesNotApplyError: the policy is not an output of its own.
@@ -114,7 +114,8 @@ def push(asked: Asked) -> Array:
         terms = rule.loss(reading.outputs | {"logits": logits}, targets, reading.trajectory)
         return sum((jnp.sum(term) for term in terms.values()), start=jnp.zeros(()))
 
-    u_t = -jax.grad(loss)(reading.outputs["logits"])[:-1]
+    alpha = rule.step_size(asked.eta, asked.state)
+    u_t = -jax.grad(loss)(reading.outputs["logits"])[:-1] * (1 if alpha is None else alpha)
     pi_t = jax.nn.softmax(reading.logits[:-1])
     return returns.take_action(u_t, reading.trajectory.action) - jnp.sum(pi_t * u_t, axis=-1)
 
@@ -154,22 +155,38 @@ def compared(subject: Subject, moment: Moment) -> Iterator[Asked]:
     """The rules to compare with, each told what the agent of the inspected rule did and said.
 
     A rule of the same outputs is asked like the inspected one. Others that need a policy and
-    values get those of the agent; Q(s, a) = V(s) where it knows no action values. All begin with
-    the state of a new life, except that moments are debiased and so those of the batch.
+    values get those of the agent; Q(s, a) = V(s) where it knows no action values. A rule of the
+    same class has the inspected one's state, but a meta-RNN of its own. Others begin a new life,
+    except that moments are debiased and so those of the batch.
     """
-    reading = moment.reading
-    lifetime = jnp.int32(subject.config.updates)
     for label, (rule, eta) in subject.beside.items():
-        state = rule.init_state(lifetime)
-        if rule.outputs(subject.learner.num_actions) == subject.learner.spec:
-            learner = dataclasses.replace(subject.learner, rule=rule)
-            if type(rule) is type(subject.rule):
-                state = moment.state.rule
-            own = dataclasses.replace(moment.state, rule=state)
-            found = read(learner, own, eta, reading.trajectory)
-        else:
-            found = _translate(rule, reading)
-        yield Asked(label, rule, eta, state, found)
+        yield _compared(subject, moment, label, rule, eta)
+
+
+def kin(subject: Subject, moment: Moment) -> Iterator[Asked]:
+    """Those of the rules to compare with that differ in their parameters alone, as a start does.
+
+    A meta-network is left out: its memory of the life would not be its own.
+    """
+    for label, (rule, eta) in subject.beside.items():
+        if type(rule) is type(subject.rule) and not isinstance(moment.state.rule, disco.DiscoState):
+            yield _compared(subject, moment, label, rule, eta)
+
+
+def _compared(subject: Subject, moment: Moment, label: str, rule: Rule, eta: Params) -> Asked:
+    state = rule.init_state(jnp.int32(subject.config.updates))
+    if rule.outputs(subject.learner.num_actions) != subject.learner.spec:
+        return Asked(label, rule, eta, state, _translate(rule, moment.reading))
+    if type(rule) is type(subject.rule):
+        own = moment.state.rule
+        is_disco = isinstance(own, disco.DiscoState)
+        state = dataclasses.replace(own, meta_rnn=state.meta_rnn) if is_disco else own
+    learner = dataclasses.replace(subject.learner, rule=rule)
+    agent = dataclasses.replace(moment.state, rule=state)
+    return Asked(label, rule, eta, state, _read(learner, agent, eta, moment.reading.trajectory))
+
+
+_read = jax.jit(read, static_argnums=0)
 
 
 def _translate(rule: Rule, reading: Reading) -> Reading:

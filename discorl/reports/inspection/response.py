@@ -5,18 +5,15 @@ A* sigma, with sigma the standard deviation of the agent's advantages in the bat
 behaviour policy so that pi(a_t|s_t) / mu(a_t|s_t) = rho*. All else is as it was. The response is
 the rate at which log pi(a_t|s_t) then changes along the rule's gradient with respect to the logits,
 
-    R(A*, rho*) = mean of u_t(a_t) - sum_a pi(a|s_t) u_t(a),    u_t = - d loss / d logits_t,
+    R(A*, rho*) = mean of u_t(a_t) - sum_a pi(a|s_t) u_t(a),    u_t = - alpha d loss / d logits_t,
 
-        chart("response-advantage", "On policy", grids, relative=True),
-        chart(
-            "response-ratio-gain", f"Advantage +{size} sigma", grids, row=gain, relative=True
-        ),
-        chart(
-            "response-ratio-loss", f"Advantage -{size} sigma", grids, row=loss, relative=True
-        ),
-values. PPO centres advantages within the batch: its response changes sign at their mean, not at 0.
-Actor-critic's R is linear in A* and constant beyond rho* = 1; PPO's is zero, but for its entropy
-bonus, beyond 1 + clip for A* > 0 and below 1 - clip for A* < 0.
+over the steps for which mu(a_t|s_t) <= 1 is possible. alpha is the rule's multiplier of the
+learning rate (`Rule.step_size`). Figures show R relative to its root mean square, because losses
+of different rules have different scales; between rules of one class the size itself is compared.
+Hand-designed rules see the same trajectories, policy and values. PPO centres advantages within the
+batch: its response changes sign at their mean, not at 0. Actor-critic's R is linear in A* and
+constant beyond rho* = 1. PPO's is zero, but for its entropy bonus, beyond 1 + clip for A* > 0 and
+below 1 - clip for A* < 0.
 """
 
 import dataclasses
@@ -51,11 +48,11 @@ def analyse(subject: Subject) -> Findings:
     grids = by_rule(subject)
     gain = int(np.argmin(np.abs(ADVANTAGES - 1.5)))
     loss = len(ADVANTAGES) - 1 - gain
-    size = f"{ADVANTAGES[gain]:g}"
+    sigmas = f"{ADVANTAGES[gain]:g} sigma"
     charts = (
         chart("response-advantage", "On policy", grids, relative=True),
-        chart("response-ratio-gain", f"Advantage +{size} sigma", grids, row=gain, relative=True),
-        chart("response-ratio-loss", f"Advantage -{size} sigma", grids, row=loss, relative=True),
+        chart("response-ratio-gain", f"Advantage +{sigmas}", grids, row=gain, relative=True),
+        chart("response-ratio-loss", f"Advantage -{sigmas}", grids, row=loss, relative=True),
     )
     facts: dict[str, str] = {}
     for label, grid in grids.items():
@@ -63,10 +60,13 @@ def analyse(subject: Subject) -> Findings:
             f"{label}: R² of a straight line in the advantage": text_of(linearity(grid)),
             f"{label}: optimism": text_of(optimism(grid)),
         }
+    for each in readings.kin(subject, subject.lives[0].latest):
+        sizes = size(grids[subject.label]) / size(grids[each.label])
+        facts[f"size of the response, relative to {each.label}"] = text_of(sizes)
     return Findings(
         facts,
         charts,
-        (_picture({label: grid / _size(grid, (1, 2)) for label, grid in grids.items()}),),
+        (_picture({label: grid / _scale(grid, (1, 2)) for label, grid in grids.items()}),),
     )
 
 
@@ -146,7 +146,12 @@ def optimism(grid: np.ndarray) -> np.ndarray:
     return (gain + loss) / (np.abs(gain) + np.abs(loss) + 1e-12)
 
 
-def _size(values: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
+def size(grid: np.ndarray) -> np.ndarray:
+    """Root mean square of the responses, for each agent."""
+    return _scale(grid, (1, 2))[:, 0, 0]
+
+
+def _scale(values: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
     return np.sqrt(np.nanmean(np.square(values), axis=axes, keepdims=True)) + 1e-12
 
 
@@ -166,7 +171,7 @@ def chart(
     lines = []
     for i, (label, grid) in enumerate(grids.items()):
         values = grid[:, :, NEUTRAL] if row is None else grid[:, row]
-        lines.append(line(label, i, along, values / _size(values, 1) if relative else values))
+        lines.append(line(label, i, along, values / _scale(values, 1) if relative else values))
     x_label = "advantage / sigma" if row is None else "log2 of pi / mu"
     y_label = "change of log pi(a)" + (", relative" if relative else "")
     return LineChart(name, title, x_label, y_label, tuple(lines))

@@ -21,6 +21,8 @@ from discorl.training.config import TrainConfig
 from discorl.training.state import TrainState
 from discorl.types import Array, Outputs, Params, Trajectory, UserError
 
+START = "start"  # among the rules to compare with: the inspected one before its discovery
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +154,20 @@ def load(
         metrics,
         beside or {},
     )
+
+
+def with_start(subject: Subject) -> Subject:
+    """The subject beside the rule that its discovery began with.
+
+    Nothing changes for a rule that has no parameters or is its own start, and for Disco, whose
+    start is a random network.
+    """
+    if isinstance(subject.rule, rules.Disco):
+        return subject
+    start, eta = rules.load(subject.rule)
+    if jax.tree.all(jax.tree.map(np.array_equal, eta, subject.eta)):
+        return subject
+    return dataclasses.replace(subject, beside={START: (start, eta)} | dict(subject.beside))
 
 
 def label_of(rule: str) -> str:

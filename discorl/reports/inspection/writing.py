@@ -69,7 +69,7 @@ def write_page(
         charts=charts,
         about=page.pairs("about", _about(subject)),
         sections=sections,
-        command=versions()["command"],
+        command=page.shareable(versions())["command"],
     )
     with write_errors_reported(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _about(subject: Subject) -> dict[str, str]:
     earned = ", ".join(f"{recent_return(subject.metrics, life.seed):.3f}" for life in subject.lives)
     moments = ", ".join(str(moment.update) for moment in subject.lives[0].moments)
     return {
-        "rule": config.rule,
+        "rule": subject.label,
         "environment": config.env,
         "agents": f"seeds {', '.join(str(life.seed) for life in subject.lives)}",
         "updates": f"{config.updates:,}, {config.agent.steps_per_update:,} environment steps each",
