@@ -12,6 +12,7 @@ from learners import TINY_SIZES, fresh, network_for, random_trajectory
 from discorl.agent.learner import Learner
 from discorl.reports.charts import band
 from discorl.reports.inspection import (
+    ablations,
     bootstrapping,
     coefficients,
     future,
@@ -24,7 +25,8 @@ from discorl.reports.inspection import (
 from discorl.reports.inspection.findings import DoesNotApplyError, text_of
 from discorl.reports.inspection.readings import Asked
 from discorl.reports.inspection.subject import Life, Reading
-from discorl.rules import PPO, ActorCritic, Disco, Lean, Muesli, QLambda, Rule, lean
+from discorl.rules import PPO, ActorCritic, Disco, Lean, Muesli, QLambda, Rule
+from discorl.rules.disco import ABLATIONS
 from discorl.rules.returns import take_action
 from discorl.types import OutputSpec, Trajectory
 
@@ -110,18 +112,6 @@ def test_an_advantage_moves_with_its_reward_one_to_one(data):
         np.testing.assert_allclose(after[5:], before[5:], rtol=1e-6)
 
 
-def test_a_step_size_scales_the_response(data):
-    """A lean rule multiplies the learning rate by e: log pi moves e times as far."""
-    rule = Lean(hidden=2)
-    case = asked(rule, data)
-    eta = rule.init_params(jax.random.key(0))
-    row = list(lean.GAINS).index("learning_rate")
-    faster = eta | {"coefficients": eta["coefficients"].at[row, 0].set(1.0)}
-    slow, fast = (readings.push(dataclasses.replace(case, eta=each)) for each in (eta, faster))
-    assert np.abs(slow).max() > 0.1
-    np.testing.assert_allclose(fast, np.e * slow, rtol=1e-5)
-
-
 def test_a_rule_beside_is_told_the_same_advantages(data):
     case = asked(Muesli(), data)
     told = readings._translate(ActorCritic(), case.reading)
@@ -173,6 +163,36 @@ def test_a_rule_without_y_and_z_is_insensitive_to_them(data):
         assert all(unread[name] == 0 for name in predictions)
         # Policies are behind a stop-gradient, and read all the same.
         assert min(unread[name] for name in ("policy", "reward", "advantage", "termination")) > 0
+
+
+def test_one_program_leaves_out_what_the_settings_of_a_rule_do(data):
+    whole = disco(data, "none")
+    keys = iter(jax.random.split(jax.random.key(5), 8))
+    spec = whole.rule.outputs(ACTIONS)
+    outputs = {"logits": data[1]} | {
+        name: jax.random.normal(next(keys), (STEPS + (name in spec.state), BATCH, *shape))
+        for name, shape in (spec.state | spec.action).items()
+        if name != "logits"
+    }
+
+    def answers(rule, eta):
+        reading = whole.reading
+        targets, state, _ = rule.targets(
+            eta, whole.state, reading.trajectory, reading.online, reading.target
+        )
+        terms = rule.loss(outputs, targets, reading.trajectory)
+        hats = targets[0] if isinstance(targets, tuple) else targets
+        return (hats, state), {name: float(jnp.mean(x)) for name, x in terms.items()}
+
+    full, _ = answers(whole.rule, whole.eta)
+    for parts in [(), *((part,) for part in ABLATIONS)]:
+        static = dataclasses.replace(whole.rule, without="+".join(parts) or "none")
+        expected, terms = answers(static, whole.eta)
+        found, found_terms = answers(*ablations.switched(whole.rule, whole.eta, *parts))
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), found, expected)
+        assert found_terms == pytest.approx(dict.fromkeys(found_terms, 0.0) | terms, abs=1e-5)
+        moved = jax.tree.map(lambda x, y: np.abs(x - y).max() > 1e-4, found, full)
+        assert any(jax.tree.leaves(moved)) == (parts not in ((), ("aux_pi",)))
 
 
 @dataclasses.dataclass(frozen=True)
