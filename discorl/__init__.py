@@ -26,6 +26,7 @@ from discorl.networks import Network
 from discorl.reports.inspection import Inspection, inspect
 from discorl.rules import Rule
 from discorl.rules import load as load_rule
+from discorl.runs.trackers import Tracker
 from discorl.training import (
     PRESETS,
     Episodes,
@@ -71,6 +72,7 @@ __all__ = [
     "Rule",
     "Step",
     "TaskConfig",
+    "Tracker",
     "TrainConfig",
     "TrainResult",
     "TrainState",

@@ -212,7 +212,7 @@ def test_a_python_script_is_interrupted_after_saving(tmp_path):
             print("seed", seed, flush=True)
             discorl.train(rule="actor_critic", env="catch:rows=3,columns=3", hidden=(4,), unroll=2,
                           batch=2, num_envs=2, replay_fraction=0.0, updates=400, seed=seed,
-                          on_rows=stop, out=f"{sys.argv[1]}/{seed}")
+                          track=stop, out=f"{sys.argv[1]}/{seed}")
         """)
     )
     found = subprocess.run(

@@ -79,7 +79,7 @@ def test_a_resumed_run_starts_its_environments_anew(trained, tmp_path, capsys):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        discorl.train(**TINY, environment=Clocks(), out=tmp_path / "run", on_rows=on_rows)
+        discorl.train(**TINY, environment=Clocks(), out=tmp_path / "run", track=on_rows)
     assert stop
     result = discorl.train(resume=tmp_path / "run", environment=Clocks())
     assert result.finished

@@ -186,7 +186,7 @@ def test_a_started_run_that_was_stopped_resumes_from_where_it_started(
     monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
     stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
     with pytest.raises(KeyboardInterrupt) as caught:
-        discorl.train(**TINY, start=result.path, out=tmp_path / "cut", on_rows=stop)
+        discorl.train(**TINY, start=result.path, out=tmp_path / "cut", track=stop)
     newest = f"{caught.value.result.updates:08d}.npz"
     (tmp_path / "cut" / "checkpoints" / newest).unlink()  # back to the start
     again = discorl.train(resume=tmp_path / "cut", accept_changes=True)

@@ -62,7 +62,7 @@ def test_a_resumed_run_with_an_lstm_is_the_same_bit_for_bit(trained, tmp_path, m
     monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
     stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
     with pytest.raises(KeyboardInterrupt, match="stopped"):
-        discorl.train(**few, out=tmp_path / "cut", on_rows=stop)
+        discorl.train(**few, out=tmp_path / "cut", track=stop)
     again = discorl.train(resume=tmp_path / "cut")
     assert again.finished
     discoveries.assert_same(again.state, whole.state)

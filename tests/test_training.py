@@ -82,11 +82,11 @@ def test_a_run_is_a_function_of_its_settings(tiny_run):
 def test_the_length_of_calls_changes_nothing(tiny_run, monkeypatch):
     monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
     rows = []
-    one_by_one = discorl.train(**TINY, on_rows=rows.append)
+    one_by_one = discorl.train(**TINY, track=rows.append)
     assert [len(r) for r in rows] == [1] * 12
     monkeypatch.setattr(loop, "CALL_SECONDS", 1000.0)
     rows.clear()
-    at_once = discorl.train(**TINY, on_rows=rows.append)
+    at_once = discorl.train(**TINY, track=rows.append)
     assert [len(r) for r in rows] == [1, 5, 6]
     for result in (one_by_one, at_once):
         discoveries.assert_same(result.state, tiny_run.state)
@@ -233,7 +233,7 @@ def test_time_and_speed_are_logged_over_all_stretches(tmp_path, tiny_run):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        discorl.train(**TINY | {"checkpoint_every": 2}, out=out, on_rows=stop)
+        discorl.train(**TINY | {"checkpoint_every": 2}, out=out, track=stop)
     resumed = discorl.train(resume=out)
     before = [row[WALL_TIME] for row in rows if row["update"] == 2][-1]
     times = resumed.metrics[WALL_TIME]
@@ -258,11 +258,11 @@ def test_checkpoints_stay_at_their_multiples_after_a_stop(tmp_path, monkeypatch)
     with pytest.raises(
         KeyboardInterrupt, match=r"stopped; continue with resume='.*/run'"
     ) as caught:
-        discorl.train(**TINY, out=run, on_rows=stop)
+        discorl.train(**TINY, out=run, track=stop)
     assert not caught.value.result.finished
     assert checkpoints_of(run) == ["00000001.npz"]
     seen = []
-    discorl.train(resume=run, on_rows=lambda rows: seen.extend(checkpoints_of(run)[-1:]))
+    discorl.train(resume=run, track=lambda rows: seen.extend(checkpoints_of(run)[-1:]))
     assert list(dict.fromkeys(seen)) == ["00000001.npz", "00000006.npz"]
     assert checkpoints_of(run)[-1] == "00000012.npz"
 

@@ -67,6 +67,7 @@ def discover_command(arguments: list[str], program: str) -> Result:
             discover,
             resume=parsed.resume,
             accept_changes=parsed.accept_changes,
+            track=parsed.track,
             distributed=_cluster(parsed),
         )
     else:
@@ -78,6 +79,7 @@ def discover_command(arguments: list[str], program: str) -> Result:
             config,
             out=parsed.out or free_directory(f"discover-{config.preset}"),
             resume_if_exists=parsed.resume_if_exists,
+            track=parsed.track,
             distributed=_cluster(parsed),
         )
     silent = processes.index() > 0
@@ -97,7 +99,7 @@ def _parse(arguments: list[str], program: str) -> tuple[_Arguments, DiscoverConf
     start = _Arguments(**values_of(defaults, DiscoverConfig) | names)
     parsed = parse(_Arguments, start, arguments, program, discover_command.__doc__)
     if parsed.resume is not None:
-        refuse_other_settings(parsed.resume, arguments, program, *CLUSTER_OPTIONS)
+        refuse_other_settings(parsed.resume, arguments, program, "track", *CLUSTER_OPTIONS)
     given = values_of(parsed, DiscoverConfig)
     del given["population"]
     for option, default in tasks.items():  # names alone would lose the settings of their agents

@@ -44,7 +44,12 @@ def train_command(arguments: list[str], program: str) -> Result:
     """Train agents on an environment with a rule."""
     parsed, config = _parse(arguments, program)
     if parsed.resume is not None:
-        result = result_of(train, resume=parsed.resume, accept_changes=parsed.accept_changes)
+        result = result_of(
+            train,
+            resume=parsed.resume,
+            accept_changes=parsed.accept_changes,
+            track=parsed.track,
+        )
     else:
         small = small_preset(config.preset)
         if small is not None and "preset" not in peek(arguments, program, "preset"):
@@ -52,7 +57,7 @@ def train_command(arguments: list[str], program: str) -> Result:
             print(f"{paper}; for a few CPU cores: --preset {small}", file=sys.stderr)
         rule = Path(config.rule).stem if config.rule.endswith(".npz") else config.rule
         out = parsed.out or free_directory(f"{rule}-{config.env}")
-        result = result_of(train, config, out=out, start=parsed.start)
+        result = result_of(train, config, out=out, start=parsed.start, track=parsed.track)
     return Result(_data(result), _text(result), ok=result.finished and not result.lost.all())
 
 
@@ -62,7 +67,7 @@ def _parse(arguments: list[str], program: str) -> tuple[_Arguments, TrainConfig]
     start = _Arguments(**values_of(defaults, TrainConfig))
     parsed = parse(_Arguments, start, arguments, program, train_command.__doc__)
     if parsed.resume is not None:
-        refuse_other_settings(parsed.resume, arguments, program)
+        refuse_other_settings(parsed.resume, arguments, program, "track")
     given = values_of(parsed, TrainConfig)
     if "updates" not in peek(arguments, program, "updates"):
         del given["updates"]

@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from discorl import rules
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.imitation import imitate
 from discorl.discovery.methods import Method, Row, make_method
 from discorl.discovery.presets import configure_discovery
+from discorl.discovery.result import DiscoverResult, DiscoverState
 from discorl.discovery.scoring import LAST, Scoring
 from discorl.discovery.start import (
     COSTS,
@@ -33,7 +33,16 @@ from discorl.discovery.start import (
 )
 from discorl.envs.host import EnvironmentFailure
 from discorl.rules import Disco, Rule
-from discorl.runs import Run, check_source, compilation, config_of, curves, memory, processes
+from discorl.runs import (
+    Run,
+    check_source,
+    compilation,
+    config_of,
+    curves,
+    memory,
+    processes,
+    tracking,
+)
 from discorl.runs.files import write_atomically
 from discorl.runs.history import History
 from discorl.runs.interrupts import Stopped, interrupts
@@ -41,37 +50,9 @@ from discorl.runs.metrics import BEST_SCORE, WALL_TIME
 from discorl.runs.processes import Cluster
 from discorl.runs.progress import Progress
 from discorl.runs.shared import SharedRun
+from discorl.runs.tracking import Log, Track
 from discorl.runs.versions import versions
-from discorl.types import Array, Params, PyTree, UserError
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class DiscoverState:
-    """All that a run of discovery depends on from one meta-step to the next."""
-
-    search: PyTree  # state of the method
-    best_eta: Params  # of the highest score so far
-    best_score: Array  # [] float32
-    best_meta_step: Array  # [] int32
-
-
-@dataclasses.dataclass(frozen=True)
-class DiscoverResult:
-    """What discovery leaves behind."""
-
-    config: DiscoverConfig
-    rule: Rule
-    eta: Params  # the rule's parameters, or their average, after the last meta-step
-    best_eta: Params  # and those that were evaluated best
-    best_score: float
-    # One row a meta-step and one an evaluation. Beyond some thousand rows, neighbouring rows are
-    # merged; the files metrics.csv and evaluation.csv have them all.
-    metrics: dict[str, np.ndarray]
-    evaluations: dict[str, np.ndarray]
-    path: Path | None  # the run directory
-    finished: bool  # False: stopped by the user; the run can be resumed
-    seconds: float  # that meta-steps and evaluations took, of all stretches; compilation apart
+from discorl.types import Params, UserError
 
 
 def discover(
@@ -83,6 +64,7 @@ def discover(
     resume_if_exists: bool = False,
     rule: rules.Given | None = None,
     distributed: bool | Cluster = False,
+    track: Track = None,
     **settings: Any,
 ) -> DiscoverResult:
     """Discovers a rule, from scratch or from another rule.
@@ -97,6 +79,7 @@ def discover(
         distributed: whether this is one of several processes that call this with the same
             arguments: True where a scheduler knows them all, or else a `Cluster`. `out` is then in
             a folder that they share, and a failure in any of them ends them all, hard.
+        track: where metrics go besides the run directory; see `discorl.train`.
         rule: the rule to discover: a text that names it, or a rule of your own, as a pair with the
             parameters to start from or without, which makes new ones.
         **settings: settings of `DiscoverConfig`; see `discorl.configure_discovery`.
@@ -119,6 +102,7 @@ def discover(
     check_source(config, settings, out=out, resume=resume)
     if distributed and out is None and resume is None:
         raise UserError("out is None; expected a folder that all processes share")
+    followers = tracking.make(track)
     compilation.enable_cache()
     with processes.joined(distributed), contextlib.ExitStack() as stack:
         runs = SharedRun if processes.count() > 1 else Run
@@ -153,7 +137,9 @@ def discover(
             if run is not None and run.writes:
                 built.save(run.path / "start.npz", eta)
                 run.note_file("start.npz")
-        result = _Loop(config, method, scoring, built, eta, run).run()
+        name = f"discovery of {config.rule}"
+        log = stack.enter_context(tracking.following(followers, run, config.as_dict(), name))
+        result = _Loop(config, method, scoring, built, eta, run, log).run()
     if not result.finished:
         raise Stopped(result)
     return result
@@ -170,6 +156,7 @@ class _Loop:
         rule: Rule,
         eta: Params,
         run: Run | None,
+        log: Log,  # takes rows of a table
     ) -> None:
         self._config = config
         self._method = method
@@ -177,6 +164,7 @@ class _Loop:
         self._rule = rule
         self._eta = eta
         self._run = run
+        self._log_rows = log
         self._metrics, self._evaluations = History(), History()
         self._evaluated = -1  # the meta-step of the newest evaluation
         self._seconds = 0.0  # of meta-steps and evaluations, in all stretches of the run
@@ -255,9 +243,8 @@ class _Loop:
     def _log(self, done: int, row: Row, agents: list[Row]) -> None:
         place = {"update": done, WALL_TIME: self._seconds}
         self._metrics.extend([place | row])
-        if self._run is not None:
-            self._run.log([place | row])
-            self._run.log([place | agent for agent in agents], "agents")
+        self._log_rows([place | row])
+        self._log_rows([place | agent for agent in agents], "agents")
 
     def _with_advice(self, done: int, error: EnvironmentFailure) -> EnvironmentFailure:
         if self._run is None:
@@ -293,8 +280,7 @@ class _Loop:
         row |= {BEST_SCORE: float(state.best_score)}
         self._evaluations.extend([row])
         self._evaluated = done
-        if self._run is not None:
-            self._run.log([row], "evaluation")
+        self._log_rows([row], "evaluation")
         return state
 
     def _save(self, done: int, state: DiscoverState) -> None:

@@ -28,9 +28,10 @@ import numpy as np
 
 from discorl.runs import checkpoints, files, folders, manifest, versions
 from discorl.runs.manifest import Manifest
-from discorl.runs.metrics import TABLES, Row, TensorBoard, as_rows
+from discorl.runs.metrics import TABLES, Row, as_rows
 from discorl.runs.schemas import read_json
 from discorl.runs.tables import MetricsFile
+from discorl.runs.trackers import TensorBoard
 from discorl.types import PyTree, UserError
 
 KEEP = 2  # checkpoints: the newest may turn out to be damaged
@@ -177,7 +178,7 @@ class Run:
         self._check_writable()
         with folders.troubles_reported(self.path, f"the last rows of {table}.csv are missing"):
             self._tables[table].append(rows)
-            self._tensorboard.append(rows, table)
+            self._tensorboard.log(rows, table)
 
     def save(self, update: int, state: PyTree, *, keep: int = KEEP, finite: bool = True) -> None:
         """Writes a checkpoint, then deletes all but the newest `keep`.

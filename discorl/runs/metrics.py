@@ -1,10 +1,7 @@
-"""The metrics of a run: names, summaries and TensorBoard events."""
+"""The metrics of a run: names and summaries."""
 
-import contextlib
 import math
-import time
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -113,77 +110,3 @@ def recent_score(columns: Mapping[str, np.ndarray]) -> float:
 
 def _latest(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return columns["update"] > (1 - RECENT) * columns["update"].max()
-
-
-class TensorBoard:
-    """Event files for TensorBoard, over environment steps where a row tells them.
-
-    The events are written in the caller's thread: the queue of `SummaryWriter` would block forever
-    once its writing thread has met a full disk.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._purge_steps: Mapping[str, int] | None = None  # by table
-        self._writers: dict[str, Any] = {}  # by sub-folder
-
-    def append(self, rows: Sequence[Row], table: str = "metrics") -> None:
-        """Adds rows; those of a seed or an agent go to a folder of their own."""
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
-
-        for row in rows:
-            values = [
-                Summary.Value(tag=name, simple_value=float(value))
-                for name, value in row.items()
-                if name not in PLACES and not math.isnan(value)
-            ]
-            event = Event(wall_time=time.time(), step=int(row.get(STEP, row["update"])))
-            event.summary.CopyFrom(Summary(value=values))
-            self._writer(row, table).write_event(event)
-        self.flush()
-
-    def restart(self, steps: Mapping[str, int]) -> None:
-        """Makes TensorBoard forget earlier events of each table from a step on."""
-        self.close()
-        self._purge_steps = steps
-
-    def flush(self) -> None:
-        """Flushes all events."""
-        for writer in self._writers.values():
-            writer.flush()
-
-    def close(self) -> None:
-        """Closes the event files; the next row starts new ones."""
-        writers, self._writers = self._writers, {}
-        for writer in writers.values():
-            with contextlib.suppress(OSError):  # a full disk was reported by the append before
-                writer.close()
-
-    def _writer(self, row: Row, table: str) -> Any:
-        whose = [f"{name}_{int(row[name])}" for name in ("seed", "agent") if name in row]
-        folder = "/".join([*([] if table == "metrics" else [table]), *whose])
-        if folder not in self._writers:
-            from tensorboardX.proto.event_pb2 import Event, SessionLog
-
-            writer = _open_events(self._folder / folder)
-            if self._purge_steps is not None:
-                start = SessionLog(status=SessionLog.START)
-                writer.write_event(Event(step=self._purge_steps.get(table, 0), session_log=start))
-            self._writers[folder] = writer
-        return self._writers[folder]
-
-
-def _open_events(folder: Path) -> Any:
-    """Opens a new event file in a folder."""
-    # Imported late, for it takes long and a run that is only read needs none of it.
-    from tensorboardX import event_file_writer, writer
-
-    folder.mkdir(parents=True, exist_ok=True)
-    # The name alone has a resolution of seconds: a quick resume would overwrite the file.
-    suffix = f".{time.time_ns()}"
-    if writer.EventFileWriter is event_file_writer.EventFileWriter:
-        return event_file_writer.EventsWriter(str(folder / "events"), suffix)
-    # Somebody has put a class in its place to learn of such folders, as wandb does with
-    # `sync_tensorboard=True`. It is told; the events are written in this thread all the same.
-    return writer.EventFileWriter(str(folder), filename_suffix=suffix)._ev_writer

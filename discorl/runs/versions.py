@@ -1,5 +1,6 @@
-"""The software, the device and the command that a run was made with."""
+"""The software, the device and the command that a run was made with, and when."""
 
+import datetime
 import importlib.metadata
 import platform
 import shlex
@@ -20,7 +21,7 @@ def read_versions(folder: Path) -> dict[str, str | None]:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of packages, the platform, the device, the source's commit and the command."""
+    """Versions of packages, platform, device, the source's commit, the command and the time."""
     packages = ("discorl", "jax", "jaxlib", "numpy", "optax")
     return {package: _package_version(package) for package in packages} | {
         "python": platform.python_version(),
@@ -28,6 +29,7 @@ def versions() -> dict[str, str | None]:
         "device": jax.devices()[0].device_kind,
         "commit": _source_commit(),
         "command": _command(),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(),
     }
 
 

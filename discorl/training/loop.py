@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from discorl import envs, rules
 from discorl.agent.assembly import NetworkFactory
 from discorl.envs import Environment, GymnaxLike, references
 from discorl.envs.host import EnvironmentFailure, HostEnvironment
-from discorl.runs import Run, check_source, compilation, curves
+from discorl.runs import Run, check_source, compilation, curves, tracking
 from discorl.runs.files import write_errors_reported
 from discorl.runs.history import History
 from discorl.runs.interrupts import Stopped, interrupts
@@ -31,6 +31,7 @@ from discorl.runs.metrics import (
     recent_return,
 )
 from discorl.runs.progress import Progress
+from discorl.runs.tracking import Log, Track
 from discorl.training import capacity
 from discorl.training.assembly import RULE_FILE, load_trainer, make_trainer, strangers_named
 from discorl.training.compiled.trainer import ProgramCache
@@ -54,7 +55,7 @@ def train(
     rule: rules.Given | None = None,
     environment: Environment | HostEnvironment | GymnaxLike | None = None,
     network: NetworkFactory | None = None,
-    on_rows: Callable[[list[dict[str, float]]], None] | None = None,
+    track: Track = None,
     programs: ProgramCache | None = None,
     **settings: Any,
 ) -> TrainResult:
@@ -73,7 +74,9 @@ def train(
             one by name.
         network: makes a network of your own from the rule's `OutputSpec` and the observation's
             shapes and dtypes.
-        on_rows: called with new rows of metrics as they come.
+        track: where metrics go besides the run directory: "wandb" or "trackio", optionally with
+            arguments of their `init` ("wandb:project=mine,mode=offline"), a function that is called
+            with new rows as they come, a `discorl.Tracker`, or a list of these.
         programs: those compiled in other runs, which this one may share and adds to.
         **settings: settings of `TrainConfig`; see `discorl.configure`.
 
@@ -95,6 +98,7 @@ def train(
     check_source(config, settings, out=out, resume=resume)
     if resume is not None and start is not None:
         raise UserError("a resumed run has its own parameters: give either resume or start")
+    followers = tracking.make(track)
     compilation.enable_cache()
     if environment is not None or network is not None:
         programs = None  # which are told apart by names
@@ -122,7 +126,11 @@ def train(
             run = stack.enter_context(
                 _create(out, trainer, environment=environment, network=network, rule=own_rule)
             )
-        result = _Loop(trainer, run, template, on_rows, first).run()
+        config = trainer.config
+        name = f"{config.rule} on {config.env}"
+        seeds = range(config.seed, config.seed + config.seeds)
+        log = stack.enter_context(tracking.following(followers, run, config.as_dict(), name, seeds))
+        result = _Loop(trainer, run, template, log, first).run()
     if not result.finished:
         raise Stopped(result)
     return result
@@ -148,14 +156,14 @@ class _Loop:
         trainer: Trainer,
         run: Run | None,
         template: TrainState,  # shapes and dtypes of a state
-        on_rows: Callable[[list[dict[str, float]]], None] | None,
+        log: Log,  # takes rows of metrics
         first: TrainState | None,  # the state to begin with, if not a fresh one
     ) -> None:
         self._trainer = trainer
         self._config = trainer.config
         self._run = run
         self._template = template
-        self._on_rows = on_rows
+        self._log_rows = log
         self._first = first
         self._reference = references.of(trainer.environment)  # now, while nothing can be lost
         self._history = History(trainer.config.seeds)
@@ -248,10 +256,7 @@ class _Loop:
         self._seconds += seconds
         self._history.extend(rows)
         self._warn_of_nan(rows)
-        if self._run is not None:
-            self._run.log(rows)
-        if self._on_rows is not None:
-            self._on_rows(rows)
+        self._log_rows(rows)
 
     def _warn_of_nan(self, rows: list[dict[str, float]]) -> None:
         """Warns once per seed that its loss is not finite; other seeds continue."""
