@@ -28,7 +28,7 @@ def taking_part(contenders: dict[str, Contender], updates: int) -> dict[str, Con
 
 
 def scores_of(contenders: dict[str, Contender], arguments: argparse.Namespace) -> dict:
-    """Scores by "contender/updates/family", each {"end": [...], "area": [...]}."""
+    """Scores by "contender/updates/family", each as `Trials.scores` has them."""
     out = Path(arguments.out)
     scores = json.loads(out.read_text()) if out.exists() else {}
     first, count = arguments.seeds

@@ -71,9 +71,10 @@ class Trials:
         self._lives: dict[Any, Lives] = {}
 
     def scores(self, contender: Contender, tasks: Tasks, steps: int) -> dict[str, np.ndarray]:
-        """Scores of a contender's lives, 0 for random and 1 for optimal play: [N] each.
+        """Scores of a contender's lives, 0 for random and 1 for optimal play.
 
-        "end" is the last tenth of each life, and "area" the mean over it.
+        "end" is the last tenth of each life and "area" the mean over it, [N] each; "curve" has
+        every twentieth, [N, 20], NaN where no episode ended.
         """
         rule, eta = rules.load(contender.rule, discount=contender.agent.discount)
         lives = self._of(contender, rule, tasks.family)
@@ -88,7 +89,10 @@ class Trials:
             contender.updates(steps),
         )
         parts = {"end": record.end(LAST), "area": record.area()}
-        return {name: self._clipped(lives, members, part) for name, part in parts.items()}
+        # A life in which no episode ends has earned nothing that is known of.
+        scores = {n: np.nan_to_num(self._clipped(lives, members, p)) for n, p in parts.items()}
+        bins = [self._clipped(lives, members, part) for part in record.curve().T]
+        return scores | {"curve": np.stack(bins, axis=1)}
 
     def _of(self, contender: Contender, rule: rules.Rule, family: str) -> Lives:
         agent = settings.replace(contender.agent, learning_rate=1.0)
@@ -98,8 +102,7 @@ class Trials:
         return self._lives[key]
 
     def _clipped(self, lives: Lives, members: PyTree, returns: np.ndarray) -> np.ndarray:
-        # A life in which no episode ends has earned nothing that is known of.
-        scores = np.nan_to_num(lives.normalise(members, returns))
+        scores = lives.normalise(members, returns)
         scaled = isinstance(lives.family, Family)
         return np.clip(scores, LEAST_SCORE, MOST_SCORE) if scaled else scores
 

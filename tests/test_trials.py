@@ -34,7 +34,9 @@ def test_scores_depend_on_the_contender_alone(trials):
     assert len(trials._lives) == 1
     np.testing.assert_array_equal(first["end"], again["end"])
     assert (first["area"] != other["area"]).any()
-    assert set(first) == {"end", "area"}
+    assert set(first) == {"end", "area", "curve"}
+    whole = np.nanmean(first["curve"], axis=1)
+    np.testing.assert_allclose(whole, first["area"], atol=1e-6)
     assert first["end"].shape == (4,)
 
 

@@ -42,12 +42,16 @@ class Record:
         first = BINS - max(1, round(share * BINS))
         return _divide(self.return_sum[:, first:].sum(1), self.episodes[:, first:].sum(1))
 
+    def curve(self) -> np.ndarray:
+        """Mean return per episode in each part of each life, [L, BINS]; NaN if none ended there."""
+        return _divide(self.return_sum, self.episodes)
+
     def area(self) -> np.ndarray:
         """Mean over the parts of each life of the return per episode, [L].
 
         Parts without an end of an episode are left out; NaN if there are no others.
         """
-        means = _divide(self.return_sum, self.episodes)
+        means = self.curve()
         known = np.isfinite(means)
         return _divide(np.where(known, means, 0).sum(1), known.sum(1))
 
