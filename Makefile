@@ -9,7 +9,7 @@ DEMO ?= runs/catch-demo
 
 demo: $(VENV)/users  ## train an agent, evaluate it, draw its curve and film it
 	@if [ -e $(DEMO) ]; then $(BIN)/discorl train --resume $(DEMO); \
-	else $(BIN)/discorl train --env catch --preset small --seeds 3 --out $(DEMO); fi
+	else $(BIN)/discorl train --env catch --seeds 3 --out $(DEMO); fi
 	$(BIN)/discorl evaluate $(DEMO)
 	@echo "Look at $(DEMO)/curve.png and $(DEMO)/episode.gif"
 

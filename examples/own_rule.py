@@ -36,5 +36,5 @@ class Tunable(discorl.Rule):
 
 
 if __name__ == "__main__":
-    result = discorl.train(rule=Tunable(), env="catch", preset="small")
+    result = discorl.train(rule=Tunable(), env="catch")
     print(f"mean return of the last tenth of the updates: {result.recent_return()[0]:.2f}")

@@ -209,7 +209,7 @@ def test_a_discovery_is_drawn_along_meta_steps(tmp_path):
     assert [row["steps"] for row in shown] == ["\N{EN DASH}", "40"]
     assert [row["environment"] for row in shown] == ["catch:rows=5,columns=5", "catch"]
     assert [row["rule"] for row in shown] == ["disco", "ppo"]
-    assert [row["preset"] for row in shown] == ["demo", "catch"]
+    assert [row["preset"] for row in shown] == ["demo", "small"]
     # The last tenth, as the terminal has it; in Catch that is a score from -0.75 to 1.
     assert shown[1]["recent return"] == "1.000"
     assert shown[1]["score"] == "1.000"

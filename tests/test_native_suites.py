@@ -58,7 +58,7 @@ def test_agents_are_trained_and_evaluated(name, golden, tmp_path):
     result = discorl.train(
         rule=str(rule),
         env=name,
-        preset="catch",
+        preset="published",
         updates=3,
         num_envs=2,
         unroll=8,

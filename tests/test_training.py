@@ -283,7 +283,7 @@ def test_checkpoints_stay_at_their_multiples_after_a_stop(tmp_path, monkeypatch)
         ({"hidden": (4, 0)}, "hidden is .*integers of at least 1"),
         ({"log_every": 3, "checkpoint_every": 10}, "a multiple of log_every"),
         ({"batch": 9, "replay_fraction": 0.0, "num_envs": 2}, "needs 9 fresh trajectories"),
-        ({"replay": 1, "replay_fraction": 1.0}, "replay is 1; expected at least num_envs, 2"),
+        ({"replay": 1, "replay_fraction": 1.0}, "replay is 1; expected at least num_envs, 4"),
         ({"learning_rte": 1.0}, "no setting 'learning_rte'; did you mean 'learning_rate'"),
         ({"preset": "atri"}, "no preset 'atri'; did you mean 'atari'"),
         ({"rule": "actor-critic"}, "no rule 'actor-critic'; did you mean 'actor_critic'"),

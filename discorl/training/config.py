@@ -28,7 +28,7 @@ class TrainConfig:
     """Update rule: a name, optionally with settings (`ppo:epochs=8`), or an npz file."""
     env: str = DEFAULT_ENVIRONMENT
     """Environment: a name, optionally with parameters (`catch:rows=8,columns=8`)."""
-    preset: str = "catch"
+    preset: str = "published"
     """Where the other settings start from."""
     rules_path: str | None = None
     """Folder or file to look for the rule in first."""

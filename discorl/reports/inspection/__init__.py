@@ -25,9 +25,8 @@ from discorl.reports.inspection.findings import DoesNotApplyError, Findings
 from discorl.reports.inspection.subject import Subject
 from discorl.runs import compilation
 from discorl.runs.progress import Progress
-from discorl.training.config import DEFAULT_ENVIRONMENT, configure
+from discorl.training.config import configure
 from discorl.training.loop import train
-from discorl.training.presets import preset_for
 from discorl.types import UserError, specs
 
 RUN = "run"  # in the folder of an inspection: the agents that it trained
@@ -186,8 +185,6 @@ def _train(
     rule: rules.Given, env: str | None, run: Path, seeds: int, settings: Mapping[str, Any]
 ) -> str:
     """Trains agents, keeping them halfway and at the end; returns what to call the rule."""
-    if preset_for(env or DEFAULT_ENVIRONMENT) == "catch":
-        settings = {"preset": "small"} | dict(settings)  # all that a few numbers need
     config = configure(rule, env, seeds=seeds, **settings)
     half = -(-config.updates // 2)  # two checkpoints, of which none is dropped
     if "checkpoint_every" not in settings:
