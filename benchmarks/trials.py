@@ -10,8 +10,8 @@ import numpy as np
 
 from discorl import rules
 from discorl.agent.config import AgentConfig
-from discorl.discovery.evolution import LEAST_SCORE, MOST_SCORE
 from discorl.discovery.lives import Lives, family_or_task
+from discorl.discovery.strategy import LEAST_SCORE, MOST_SCORE
 from discorl.envs.families import Family, Split
 from discorl.types import PyTree, settings
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from discorl.discovery.evolution import Evolution, EvolutionConfig, LifeGroup
+from discorl.discovery.evolution import Evolution, LifeGroup
 from discorl.discovery.lives import BINS, Record
+from discorl.discovery.strategy import EvolutionConfig
 from discorl.types import UserError
 
 OPTIMUM = {"a": np.array([0.5, -0.3]), "b": np.array([[0.2, 0.4], [-0.4, 0.1]])}

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from discorl import envs
 from discorl.agent import acting, frames
 from discorl.agent.acting import ActorState
 from discorl.agent.assembly import make_learner
@@ -15,14 +14,16 @@ from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner
 from discorl.discovery import meta_critic
 from discorl.discovery.config import DiscoverConfig, Group
+from discorl.discovery.lives import family_or_task
 from discorl.discovery.meta_gradient import MetaGradient, Update
 from discorl.discovery.meta_value import MetaValue, MetaValueState
-from discorl.envs import Environment, families
+from discorl.envs import Reference
+from discorl.envs.families import Family
 from discorl.rules import Rule
-from discorl.runs.metrics import EPISODES, LENGTH, RETURN, STEP
+from discorl.runs.metrics import EPISODES, LENGTH, RETURN, SCORE, STEP
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.state import TrainState, scale_rewards
-from discorl.types import Array, Key, Metrics, Params, PyTree, specs
+from discorl.types import Array, Key, Metrics, Params, PyTree
 
 
 @jax.tree_util.register_dataclass
@@ -37,6 +38,8 @@ class AgentState:
     lives: Array  # [] int32, lives ended so far
     task: PyTree = ()  # parameters of its environment; () on the host
     critic: PyTree = ()  # coefficients of the meta-critic, [STAGES, 3]; () without one
+    # Returns of random and of optimal play in the task, [] each, where agents live in pairs.
+    reference: Reference | tuple[()] = ()
     validation: ActorState | None = None  # in the validation environments; None on the host
 
     def status(self) -> Metrics:
@@ -44,26 +47,12 @@ class AgentState:
         finite = is_finite((self.training.learner, self.meta_value))
         return {"life/budget": self.budget, "life/number": self.lives, "life/finite": finite}
 
-
-@dataclasses.dataclass(frozen=True)
-class Tasks:
-    """Where an agent's tasks come from: a family of them, or always the same environment."""
-
-    draw: Callable[[Key], PyTree]
-    environment: Callable[[PyTree], Environment]
-    family: families.Family | None = None
-
-    @classmethod
-    def of(cls, text: str) -> "Tasks":
-        """A family by its name; any other environment, or a single member of a family, by its."""
-        spec = specs.parse(text)
-        is_member = bool({"seed", "split"} & spec.parameters.keys())
-        if spec.name in families.REGISTRY and not is_member:
-            family = families.make(text)
-            return cls(lambda key: family.sample(key, "train"), family.environment, family)
-        fixed = envs.make(text)
-        assert isinstance(fixed, Environment)  # groups on the host are not made here
-        return cls(lambda key: (), lambda task: fixed)
+    def score(self, metrics: Metrics) -> Metrics:
+        """The return among the metrics as a score, where that is known."""
+        if not isinstance(self.reference, Reference):
+            return {}
+        random, optimal = self.reference
+        return {SCORE: (metrics[RETURN] - random) / (optimal - random)}
 
 
 def critic_of(
@@ -144,17 +133,16 @@ class Agents:
         self._config = config
         self._agent = group.agent
         self._validation_agent = validation_agent(group.agent, config)
-        self._tasks = Tasks.of(group.env)
-        example = self._tasks.environment(self._tasks.draw(jax.random.key(0)))
+        self._tasks = family_or_task(group.env)
         self.learner = make_learner(
             group.agent,
             rule,
-            example.num_actions,
-            example.observation,
+            self._tasks.num_actions,
+            self._tasks.observation,
             mixed_mode=config.mixed_mode,
         )
         self.meta_gradient = meta_gradient_of(
-            config, group.agent, self.learner, example.observation
+            config, group.agent, self.learner, self._tasks.observation
         )
         self.meta_value = self.meta_gradient.meta_value
 
@@ -169,7 +157,7 @@ class Agents:
         key, task_key, training_key, validation_key, value_key, budget_key = jax.random.split(
             key, 6
         )
-        task = self._tasks.draw(task_key)
+        task = self._tasks.sample(task_key, "train")
         budget = draw_lifetime(budget_key, self._config.lifetimes)
         lifetime = updates_within(self._agent, budget)
         return AgentState(
@@ -186,6 +174,7 @@ class Agents:
             budget=budget,
             lives=lives,
             critic=meta_critic.prior(self._config.objective),
+            reference=self._tasks.reference(task) if self._config.in_pairs else (),
         )
 
     def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
@@ -232,17 +221,19 @@ class Agents:
         new = dataclasses.replace(
             state, training=training, validation=actor, meta_value=meta_value, key=key
         )
-        return gradient, new, meta_metrics | _average(metrics) | new.status()
+        of_life = _average(metrics)
+        return gradient, new, meta_metrics | of_life | new.score(of_life) | new.status()
 
     def _critic(self, state: AgentState, steps: Array) -> meta_critic.Critic | None:
         """What judges the agent after so many environment steps of its life."""
         if self._config.objective != "meta_critic":
             return None
-        family, exact = self._tasks.family, None
+        tasks, exact = self._tasks, None
         # A policy that remembers, or sees several frames, is no function of the situation.
-        if family and not self.learner.network.state and self._agent.frame_stack == 1:
+        sees_all = not self.learner.network.state and self._agent.frame_stack == 1
+        if isinstance(tasks, Family) and sees_all:
             exact = meta_critic.exact_returns(
-                family, state.task, lambda params, seen: self.learner.policy(params, seen)[0]
+                tasks, state.task, lambda params, seen: self.learner.policy(params, seen)[0]
             )
         return critic_of(state, steps, exact)
 

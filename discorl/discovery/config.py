@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from discorl.agent.config import AgentConfig, OptimiserConfig, Schedule
 from discorl.discovery import distributions
-from discorl.discovery.evolution import EvolutionConfig
+from discorl.discovery.strategy import EvolutionConfig
 from discorl.envs import canonical
 from discorl.rules.meta_network import Sizes
 from discorl.rules.regularisers import Regularisers
@@ -14,7 +14,7 @@ from discorl.types import UserError, settings
 from discorl.types.validation import MOST_SEED, Fields, refuse
 
 Task = TypeVar("Task", bound="TaskConfig")
-MethodName = Literal["meta_gradient", "es"]
+MethodName = Literal["meta_gradient", "es", "both"]
 Objective = Literal["actor_critic", "meta_critic"]
 
 
@@ -94,8 +94,9 @@ class DiscoverConfig:
     seed: int = 0
     """Seed of the run."""
     method: MethodName = "meta_gradient"
-    """How the rule is improved: by gradients through windows of updates, or by an evolution
-    strategy over whole lives."""
+    """How the rule is improved: by gradients through windows of updates, by an evolution strategy
+    over whole lives, or by both in one population. With `both` the parts that `parts` names evolve,
+    and gradients move all others."""
     evolution: EvolutionConfig = EvolutionConfig()
     """The evolution strategy."""
     meta_steps: int = 800
@@ -223,6 +224,11 @@ class DiscoverConfig:
         fields.number("entropy_cost", "prediction_entropy_cost", "target_mean_cost", least=0)
         fields.number("target_kl_cost", "target_improvement", least=0)
         fields.number("value_discount", "value_lambda", least=0, most=1)
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether the agents of a population live in pairs, with opposite perturbations."""
+        return self.method == "both" and bool(self.evolution.parts)
 
     @property
     def updates_per_meta_step(self) -> int:

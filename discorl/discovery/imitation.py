@@ -89,6 +89,7 @@ def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Param
         meta_schedule="cosine",
         ema=EMA,
         objective="actor_critic",
+        method="meta_gradient",
     )
     population = Population(config, Imitated(**fields), agents=Imitators)
     state = population.init(eta, key)

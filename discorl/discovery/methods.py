@@ -1,18 +1,18 @@
 """The methods by which discovery improves a rule, behind one interface."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-import jax
 import numpy as np
 
 from discorl.discovery.config import DiscoverConfig
-from discorl.discovery.evolution import Evolution, EvolutionState, LifeGroup, part_of
+from discorl.discovery.evolution import Evolution, EvolutionState, LifeGroup
 from discorl.discovery.lives import Lives, family_or_task
 from discorl.discovery.population import Columns, Population, PopulationState
+from discorl.discovery.strategy import named_scales
 from discorl.rules import Rule
 from discorl.runs.metrics import EPISODES, RETURN, SCORE, known_mean
-from discorl.types import Key, Params, specs
+from discorl.types import Key, Params
 
 Row = dict[str, float]
 
@@ -54,7 +54,7 @@ def make_method(config: DiscoverConfig, rule: Rule, costs: Sequence[float] = ())
 
 
 class MetaGradients:
-    """Meta-gradients of a population of agents."""
+    """Meta-gradients of a population of agents, with evolution of some parts if they pair."""
 
     headline = RETURN
 
@@ -133,7 +133,7 @@ class Evolving:
             groups,
             config.evolution,
             generations=config.meta_steps,
-            scales=self._scales(config, rule),
+            scales=named_scales(config.evolution.parts, rule),
         )
 
     def init(self, eta: Params, key: Key) -> EvolutionState:
@@ -160,13 +160,3 @@ class Evolving:
     def close(self) -> None:
         """Holds nothing."""
         return
-
-    def _scales(self, config: DiscoverConfig, rule: Rule) -> Mapping[str, float]:
-        """Scales of the noise, with 0 for parts that are not named if any are."""
-        named = config.evolution.parts
-        if not named:
-            return rule.noise_scales
-        shapes = jax.eval_shape(rule.init_params, jax.random.key(0))
-        parts = sorted({part_of(path) for path, _ in jax.tree.leaves_with_path(shapes)})
-        specs.require_known("part of the rule", named, parts)
-        return {part: (rule.noise_scales.get(part) or 1.0) * (part in named) for part in parts}

@@ -17,13 +17,12 @@ from discorl.discovery.agents import Agents, AgentState, with_critic
 from discorl.discovery.combination import Combination
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_agents import HostAgents
+from discorl.discovery.pairs import Columns, Pairs, of_pairs
 from discorl.envs import HostEnvironment
 from discorl.rules import Rule
 from discorl.runs import processes
 from discorl.training.assembly import check_environment
-from discorl.types import Array, Key, Metrics, Params, PyTree, specs
-
-Columns = dict[str, np.ndarray]  # metrics on the host
+from discorl.types import Array, Key, Metrics, Params, PyTree, UserError, specs
 
 
 @jax.tree_util.register_dataclass
@@ -40,6 +39,7 @@ class PopulationState:
     optimizers: PyTree
     dropped: Array  # [agents] int32, meta-gradients left out so far
     critic: PyTree = ()  # a CriticState, if a meta-critic is the objective
+    pairs: PyTree = ()  # a PairsState, if agents live in pairs
 
 
 class AgentGroup(Protocol):
@@ -56,6 +56,7 @@ class AgentGroup(Protocol):
     def meta_step(self, eta: Params, state: Any, first: int = 0) -> tuple[Params, Any, Metrics]:
         """The agents of a block live on for a window, which is then differentiated.
 
+        Where agents live in pairs, the evolved parts of the parameters have leaves [agents, ...].
         The block's first agent is number `first` of the group. The state is used up, unless the
         group is on the host. Meta-gradients have leaves [agents, ...], metrics are [agents] each.
 
@@ -75,10 +76,15 @@ class _CompiledAgents:
 
     on_host = False
 
-    def __init__(self, agents: Agents) -> None:
+    def __init__(self, agents: Agents, pairs: Pairs | None) -> None:
+        def step(eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
+            gradient, state, metrics = agents.meta_step(eta, state)
+            return pairs.without_evolved(gradient) if pairs else gradient, state, metrics
+
         # One program begins the lives of all agents, the first and all later ones.
         self._begin = jax.jit(agents.begin)
-        self._step = jax.jit(jax.vmap(agents.meta_step, in_axes=(None, 0)), donate_argnums=1)
+        axes = pairs.axes if pairs else None, 0
+        self._step = jax.jit(jax.vmap(step, in_axes=axes), donate_argnums=1)
         self._place = jax.jit(_place, donate_argnums=0)
 
     def begin(self, key: Key, lives: Array) -> AgentState:
@@ -106,14 +112,24 @@ class _CompiledAgents:
 
 
 def _make_group(
-    group: Group, config: DiscoverConfig, rule: Rule, number: int, agents: type[Agents]
+    group: Group,
+    config: DiscoverConfig,
+    rule: Rule,
+    number: int,
+    agents: type[Agents],
+    pairs: Pairs | None,
 ) -> AgentGroup:
     if specs.parse(group.env).name not in envs.REGISTRY:
         environment = envs.make(group.env)
         check_environment(environment, group.env)
         if isinstance(environment, HostEnvironment):
+            if pairs:
+                raise UserError(
+                    f"method is 'both', and {group.env} is on the host, where no two lives are "
+                    "alike: expected environments written in JAX, or the method 'meta_gradient'"
+                )
             return HostAgents(group, config, rule, environment, number)
-    return _CompiledAgents(agents(group, config, rule))
+    return _CompiledAgents(agents(group, config, rule), pairs)
 
 
 class Population:
@@ -134,8 +150,10 @@ class Population:
         self.config = config
         described = config.groups()
         self.counts = [group.count for group in described]
+        self._pairs = Pairs(config, rule, described) if config.in_pairs else None
         self.groups = [
-            _make_group(group, config, rule, i, agents) for i, group in enumerate(described)
+            _make_group(group, config, rule, i, agents, self._pairs)
+            for i, group in enumerate(described)
         ]
         self.host_environments = [
             described[i].env for i, group in enumerate(self.groups) if group.on_host
@@ -162,7 +180,7 @@ class Population:
         states: list[Any] = [None] * len(self.blocks)
         for i in self._own:
             block = self.blocks[i]
-            keys = jax.random.split(jax.random.fold_in(key, block.group), self.counts[block.group])
+            keys = self._first_keys(jax.random.fold_in(key, block.group), self.counts[block.group])
             chosen = keys[block.first : block.first + block.count]
             states[i] = self.groups[block.group].init(jax.device_put(chosen, self.devices[i]))
         optimizers = self._combination.init(
@@ -171,7 +189,16 @@ class Population:
         dropped = jnp.zeros(sum(self.counts), jnp.int32)
         has_critic = self.config.objective == "meta_critic"
         critic = meta_critic.init(self._group_of) if has_critic else ()
-        return self.place(PopulationState(eta, eta, tuple(states), optimizers, dropped, critic))
+        evolution = self._pairs.init(eta, jax.random.fold_in(key, 0xE5)) if self._pairs else ()
+        return self.place(
+            PopulationState(eta, eta, tuple(states), optimizers, dropped, critic, evolution)
+        )
+
+    def _first_keys(self, key: Key, count: int) -> Key:
+        """Keys of the agents of a group; those of a pair share one, now and in all later lives."""
+        if self._pairs is None:
+            return jax.random.split(key, count)
+        return jnp.repeat(jax.random.split(key, count // 2), 2)
 
     def place(self, state: PopulationState) -> PopulationState:
         """The state with every block on its device."""
@@ -208,6 +235,15 @@ class Population:
         )
         kept = self._combination.is_kept(by_agent["meta/gradient_norm"])
         by_agent["meta/dropped"] = np.asarray(state.dropped + ~kept)
+        # Parameters that are not finite stay so: such an agent has nothing more to say.
+        over = (by_agent["life/steps"] >= by_agent["life/budget"]) | ~by_agent["life/finite"]
+        whole, evolution = jax.device_get(whole), state.pairs
+        if self._pairs:
+            over = of_pairs(over)
+            evolution, eta, evolved, by_agent["life/score"] = self._pairs.learn(
+                evolution, eta, by_agent, over
+            )
+            whole |= evolved
         state = PopulationState(
             eta=eta,
             eta_ema=self._update_ema(state.eta_ema, eta),
@@ -215,11 +251,10 @@ class Population:
             optimizers=optimizers,
             dropped=jnp.asarray(by_agent["meta/dropped"]),
             critic=state.critic,
+            pairs=evolution,
         )
-        # Parameters that are not finite stay so: such an agent has nothing more to say.
-        over = (by_agent["life/steps"] >= by_agent["life/budget"]) | ~by_agent["life/finite"]
         state = self.restart(state, np.flatnonzero(over).tolist())
-        return self._judge(state, by_agent, over), jax.device_get(whole), by_agent
+        return self._judge(state, by_agent, over), whole, by_agent
 
     def _judge(
         self, state: PopulationState, by_agent: Columns, over: np.ndarray
@@ -253,9 +288,12 @@ class Population:
             with jax.default_device(device):
                 for i in held[device]:
                     start = time.perf_counter()
-                    group = self.groups[self.blocks[i].group]
+                    block, agents = self.blocks[i], state.blocks[i]
+                    own = eta
+                    if self._pairs:
+                        own = self._pairs.perturbed(state.pairs, eta, block, agents.lives)
                     results[i] = jax.block_until_ready(
-                        group.meta_step(eta, state.blocks[i], self.blocks[i].first)
+                        self.groups[block.group].meta_step(own, agents, block.first)
                     )
                     self.seconds[i] = time.perf_counter() - start
 

@@ -1,0 +1,246 @@
+"""An evolution strategy as pure functions: opposite perturbations, and the step they lead to.
+
+Evolution strategies (Rechenberg 1973; Salimans et al. 2017, arXiv:1703.03864) with antithetic
+pairs: two agents live with opposite perturbations of the rule. The difference of what they earn,
+times the perturbation, estimates the gradient of what the rule is worth.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.discovery.lives import Record
+from discorl.rules import Rule
+from discorl.types import Array, Key, Params, UserError, specs
+from discorl.types.validation import Fields
+
+LEAST_SCORE, MOST_SCORE = -0.25, 1.1  # beyond, a life tells nothing more
+
+
+@dataclasses.dataclass(frozen=True)
+class EvolutionConfig:
+    """How a rule evolves over whole lives."""
+
+    noise: float = 0.25
+    """Standard deviation of the perturbations."""
+    step: float = 0.06
+    """Root mean square of the movement in one generation."""
+    momentum: float = 0.9
+    """Decay of the moving average of gradients."""
+    cooldown: float = 0.7
+    """Share of the generations, at their end, in which steps decay; noise decays half as far."""
+    least_decay: float = 0.1
+    """What steps decay to, as a share."""
+    shortest_life: int = 150
+    """Updates of the shortest lives."""
+    longest_life: int = 1000
+    """Updates of the longest lives; lengths are spread evenly on a logarithmic scale."""
+    end_weight: float = 0.6
+    """Weight of the end of a life in its score; the area under its curve has the rest."""
+    end_share: float = 0.25
+    """Share of a life that counts as its end."""
+    most_difference: float = 1.0
+    """Clip of the difference between the two lives of a pair."""
+    parts: tuple[str, ...] = ()
+    """Parts of the rule's parameters to evolve, by the first name in their path; by default those
+    that the rule says (`Rule.noise_scales`)."""
+    rank: int = 0
+    """Rank of the perturbations of matrices; 0: full."""
+    averaging: float = 4.0
+    """How strongly the average of the iterates prefers the latest: their weights grow with the
+    generation to this power."""
+
+    def __post_init__(self) -> None:
+        fields = Fields(self)
+        fields.integer("shortest_life", least=1)
+        fields.integer("longest_life", least=self.shortest_life)
+        fields.integer("rank", least=0)
+        fields.number("noise", "step", "most_difference", above=0)
+        fields.number("cooldown", "least_decay", "end_weight", least=0, most=1)
+        fields.number("end_share", above=0, most=1)
+        fields.number("momentum", least=0, below=1)
+        fields.number("averaging", least=0)
+
+    def length(self, place: float) -> int:
+        """Updates of a life at a place from 0 to 1 between the shortest and the longest."""
+        return round(self.shortest_life * (self.longest_life / self.shortest_life) ** place)
+
+    def noise_left(self, decay: float) -> float:
+        """Size of perturbations where a share of the step is left: it decays half as far."""
+        return self.noise * (0.5 + 0.5 * decay)
+
+    def decay(self, progress: float) -> float:
+        """Share of the step that is left after a share of the generations."""
+        return min(1.0, max(self.least_decay, (1 - progress) / max(self.cooldown, 1e-9)))
+
+    def score(
+        self, record: Record, normalise: Callable[[np.ndarray], np.ndarray] = np.asarray
+    ) -> np.ndarray:
+        """What lives were worth, [L]; `normalise` turns the returns of a record into scores."""
+        parts = record.end(self.end_share), record.area()
+        # A life in which nothing ends has earned nothing that is known of.
+        end, area = (np.nan_to_num(normalise(part)) for part in parts)
+        end, area = (np.clip(part, LEAST_SCORE, MOST_SCORE) for part in (end, area))
+        return self.end_weight * end + (1 - self.end_weight) * area
+
+    def difference(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """By how much the first life of each pair was worth more, [P], clipped."""
+        return np.clip(first - second, -self.most_difference, self.most_difference)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Momentum:
+    """What past gradients leave behind."""
+
+    mean: Params  # moving average of the gradients
+    size: Array  # [], moving average of their root mean square
+
+    @classmethod
+    def zeros(cls, eta: Params) -> "Momentum":
+        """Before the first gradient."""
+        return cls(jax.tree.map(jnp.zeros_like, eta), jnp.zeros(()))
+
+
+class Strategy:
+    """Perturbs parameters and moves them, by the first name in their paths."""
+
+    def __init__(self, config: EvolutionConfig, scales: Mapping[str, float]) -> None:
+        """Binds the scales of perturbations and steps by part of `eta`.
+
+        A part has scale 1 where nothing is said. Parts with scale 0 stay as they are.
+        """
+        self.config, self._scales = config, dict(scales)
+
+    def scale(self, path: tuple) -> float:
+        """Scale of a leaf by its path."""
+        return self._scales.get(part_of(path), 1.0)
+
+    def perturb(self, pairs: int, eta: Params, key: Key, noise: Array) -> tuple[Params, Params]:
+        """Standard perturbations, leaves [P, ...], and perturbed parameters, leaves [2 P, ...]."""
+        drawn = self.draw(pairs, eta, key)
+
+        def around(path: tuple, centre: Array, perturbation: Array) -> Array:
+            moved = noise * self.scale(path) * perturbation
+            return jnp.concatenate([centre + moved, centre - moved])
+
+        return drawn, jax.tree_util.tree_map_with_path(around, eta, drawn)
+
+    def draw(self, pairs: int, eta: Params, key: Key) -> Params:
+        """Standard perturbations, leaves [P, ...]."""
+        leaves, tree = jax.tree.flatten(eta)
+        keys = jax.tree.unflatten(tree, list(jax.random.split(key, len(leaves))))
+        return jax.tree.map(functools.partial(_draw, pairs=pairs, rank=self.config.rank), keys, eta)
+
+    def gradient(self, perturbations: Params, advantage: Array) -> tuple[Params, Params]:
+        """Estimates from either half of the pairs, to be averaged.
+
+        Perturbations have leaves [P, ...]. The advantage, [P], is that of the first life of each
+        pair over the second.
+        """
+        half = advantage.shape[0] // 2
+
+        def estimate(part: slice) -> Params:
+            return jax.tree.map(
+                lambda x: jnp.tensordot(advantage[part], x[part], 1) / max(1, half), perturbations
+            )
+
+        return estimate(slice(None, half)), estimate(slice(half, None))
+
+    def move(
+        self, eta: Params, momentum: Momentum, first: Params, second: Params, step: Array
+    ) -> tuple[Params, Momentum, dict[str, Array]]:
+        """Moves parameters along the average of two estimates of the gradient.
+
+        Returns the parameters, the momentum, and metrics.
+        """
+        beta = self.config.momentum
+
+        def active(path: tuple, x: Array) -> Array:
+            return x if self.scale(path) else jnp.zeros_like(x)
+
+        first, second = (jax.tree_util.tree_map_with_path(active, part) for part in (first, second))
+        gradient = jax.tree.map(lambda x, y: (x + y) / 2, first, second)
+        mean = jax.tree.map(lambda m, g: beta * m + (1 - beta) * g, momentum.mean, gradient)
+        size = beta * momentum.size + (1 - beta) * self._rms(gradient)
+        # Both are biased alike while they are young.
+        moved = jax.tree_util.tree_map_with_path(
+            lambda path, x, m: x + step * self.scale(path) * m / (size + 1e-12), eta, mean
+        )
+        metrics = {
+            "meta/agreement": _cosine(first, second),
+            "meta/momentum": self._rms(mean) / (size + 1e-12),
+            "meta/moved": _norm(jax.tree.map(jnp.subtract, moved, eta)),
+        }
+        return moved, Momentum(mean, size), metrics
+
+    def _rms(self, gradient: Params) -> Array:
+        """Root mean square over the parts that evolve."""
+        sizes = jax.tree_util.tree_map_with_path(
+            lambda path, x: x.size if self.scale(path) else 0, gradient
+        )
+        return _norm(gradient) / np.sqrt(max(1, sum(jax.tree.leaves(sizes))))
+
+
+def named_scales(named: Sequence[str], rule: Rule) -> Mapping[str, float]:
+    """Scales of a rule's parts with 0 for those that are not named; the rule's own if none is.
+
+    Raises:
+        UserError: the rule has no such part.
+    """
+    if not named:
+        return rule.noise_scales
+    shapes = jax.eval_shape(rule.init_params, jax.random.key(0))
+    parts = sorted({part_of(path) for path, _ in jax.tree.leaves_with_path(shapes)})
+    specs.require_known("part of the rule", named, parts)
+    return {part: (rule.noise_scales.get(part) or 1.0) * (part in named) for part in parts}
+
+
+def require_pairs(name: str, agents: int) -> None:
+    """Refuses a group of agents that do not make pairs."""
+    if agents % 2:
+        raise UserError(
+            f"{name} has {agents} agents; expected an even number, for evolution has them live in "
+            "pairs"
+        )
+
+
+def equal_shares(names: Sequence[str]) -> np.ndarray:
+    """Weights of groups such that names count equally, however many groups have them."""
+    shares = np.array([1 / names.count(name) for name in names])
+    return shares / shares.sum()
+
+
+def spread(before: float, deviation: float, decay: float = 0.9) -> float:
+    """Moving average of the standard deviation of differences; NaN before the first."""
+    return deviation if np.isnan(before) else decay * before + (1 - decay) * deviation
+
+
+def part_of(path: tuple) -> str:
+    """The part of `eta` that a leaf belongs to: the first name in its path."""
+    return str(getattr(path[0], "key", path[0])) if path else ""
+
+
+def _draw(key: Key, leaf: Array, *, pairs: int, rank: int) -> Array:
+    """Perturbations with unit variance, [pairs, *shape]; of low rank where that is less."""
+    if rank == 0 or leaf.ndim != 2 or min(leaf.shape) <= rank:
+        return jax.random.normal(key, (pairs, *leaf.shape))
+    keys = jax.random.split(key)
+    left, right = (
+        jax.random.normal(k, (pairs, side, rank)) for k, side in zip(keys, leaf.shape, strict=True)
+    )
+    return jnp.einsum("pir,pjr->pij", left, right) / np.sqrt(rank)
+
+
+def _norm(tree: Params) -> Array:
+    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)))
+
+
+def _cosine(first: Params, second: Params) -> Array:
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    product = sum(jnp.sum(x * y) for x, y in pairs)
+    return product / (_norm(first) * _norm(second) + 1e-12)
