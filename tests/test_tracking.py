@@ -192,44 +192,41 @@ def offline_file(folder, ending):
 
 
 WANDB = """
-import sys
+import sys, types
 from pathlib import Path
+import wandb
 from discorl.runs import Run
 from discorl.runs.tracking import following, make
+folder = Path(sys.argv[1])
 sys.path.insert(0, sys.argv[2])
 from test_tracking import CONFIG, rows
-with Run.create(Path(sys.argv[1]), CONFIG) as run:
+with Run.create(folder / "run", CONFIG) as run:
     trackers = make("wandb:mode=offline,project=mine")
     with following(trackers, run, CONFIG, "ppo", (3, 4)) as log:
         log(rows(1))
         log(rows(2))
         log([{"update": 2, "seed": 4, "global_step": 20, "score": 0.75}], "evaluation")
-"""
-SYNC = """
-import sys, types
-from pathlib import Path
+
 sys.modules["tensorboard"] = types.ModuleType("tensorboard")  # wandb asks whether it is installed
-import wandb
-from discorl.runs import Run
-sys.path.insert(0, sys.argv[2])
-from test_tracking import CONFIG, rows
-theirs = wandb.init(mode="offline", dir=sys.argv[1], sync_tensorboard=True)
-with Run.create(Path(sys.argv[1], "run"), CONFIG) as run:
+theirs = wandb.init(mode="offline", dir=folder, sync_tensorboard=True)
+with Run.create(folder / "synced", CONFIG) as run:
     for update in (1, 2, 3):
         run.log(rows(update)[:1])
 theirs.finish()
 """
 
 
-@pytest.fixture
-def tests_folder(request):
-    return request.path.parent
-
-
-def test_wandb_offline_has_a_run_per_seed_with_the_same_numbers(tmp_path, tests_folder):
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory, request):
+    """A folder with a run that wandb follows offline, and one whose events it reads by itself."""
     pytest.importorskip("wandb")
-    folder = tmp_path / "run"
-    finish(child(WANDB, folder, tests_folder))
+    folder = tmp_path_factory.mktemp("wandb")
+    finish(child(WANDB, folder, request.path.parent))
+    return folder
+
+
+def test_wandb_offline_has_a_run_per_seed_with_the_same_numbers(offline):
+    folder = offline / "run"
     expected = {"global_step": 10, "losses/total": 1.5, "_step": 1}
     last = {"global_step": 20, "losses/total": 1.5, "evaluation/score": 0.75, "_step": 2}
     assert history(offline_file(folder, "-seed4")) == [expected, last]
@@ -243,10 +240,8 @@ def test_wandb_offline_has_a_run_per_seed_with_the_same_numbers(tmp_path, tests_
     assert config["seed"] == 3
 
 
-def test_wandb_syncs_our_tensorboard_events(tmp_path, tests_folder):
-    pytest.importorskip("wandb")
-    finish(child(SYNC, tmp_path, tests_folder))
-    logged = [row for row in history(offline_file(tmp_path, "")) if "losses/total" in row]
+def test_wandb_syncs_our_tensorboard_events(offline):
+    logged = [row for row in history(offline_file(offline, "")) if "losses/total" in row]
     assert [(row["global_step"], row["losses/total"]) for row in logged] == [
         (10, 0.5),
         (20, 0.5),

@@ -15,6 +15,7 @@ def evaluate_command(
     episodes: int = 100,
     seed: int = 0,
     greedy: bool = False,
+    best: bool = False,
     gif: Annotated[Path | None, UNSET] = None,
     no_gif: bool = False,
     max_steps: Annotated[int | None, UNSET] = None,
@@ -26,6 +27,8 @@ def evaluate_command(
         episodes: episodes that each agent plays.
         seed: seed of the episodes.
         greedy: take the most likely action instead of sampling from the policy.
+        best: play the agents that the evaluations of `train --eval-every` found best, instead of
+            the newest ones.
         gif: where to write the GIF; by default `episode.gif` in the run directory.
         no_gif: write no GIF.
         max_steps: stop longer episodes and count their return so far; by default the
@@ -33,7 +36,13 @@ def evaluate_command(
     """
     film = None if no_gif else gif or run / "episode.gif"
     evaluation = evaluate(
-        run, episodes=episodes, seed=seed, greedy=greedy, film=film, max_steps=max_steps
+        run,
+        episodes=episodes,
+        seed=seed,
+        greedy=greedy,
+        best=best,
+        film=film,
+        max_steps=max_steps,
     )
     gif_path = None if evaluation.film is None else str(evaluation.film)
     data: dict[str, Any] = {"run": str(run), **evaluation.summary(), "gif": gif_path}

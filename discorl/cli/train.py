@@ -87,6 +87,8 @@ def _data(result: TrainResult) -> dict:
         "seeds": list(range(result.config.seed, result.config.seed + result.config.seeds)),
         "lost": [result.config.seed + int(i) for i in result.lost.nonzero()[0]],
         "recent_return": returns,
+        "best_return": None if result.best is None else result.best.mean_return.tolist(),
+        "best_update": None if result.best is None else result.best.update.tolist(),
         "recent_score": result.reference and [result.reference.score(x) for x in returns],
     }
 
@@ -103,6 +105,10 @@ def _text(result: TrainResult) -> str:
         low, high = references.ends_of(result.config.env)
         scores = ", ".join(f"{value:.3f}" for value in data["recent_score"])
         lines.append(f"as a score: {scores} (0: {low}, 1: {high})")
+    if result.evaluations:
+        found = zip(data["best_return"], data["best_update"], strict=True)
+        best = ", ".join(f"{value:.3f} after update {update}" for value, update in found)
+        lines.append(f"best evaluation: {best}")
     if data["lost"]:
         lost = ", ".join(map(str, data["lost"]))
         last = result.finite_checkpoint
@@ -110,7 +116,8 @@ def _text(result: TrainResult) -> str:
         lines.append(f"the parameters of seed {lost} are no longer finite{where}")
     lines.append(f"run directory: {result.path}")
     if result.finished:
-        lines.append(f"next: discorl evaluate {result.path}")
+        best = " --best" if result.evaluations else ""
+        lines.append(f"next: discorl evaluate {result.path}{best}")
     else:
         lines.append(f"stopped; go on with: discorl train --resume {result.path}")
     return "\n".join(lines)

@@ -16,6 +16,7 @@ LENGTH = "charts/episodic_length"
 EPISODES = "charts/episodes"  # that ended, and that return and length are means over
 SCORE = "charts/score"  # 0 for random and 1 for optimal play
 BEST_SCORE = "charts/best_score"
+BEST_RETURN = "charts/best_return"  # of an agent's evaluations so far
 SPEED = "charts/SPS"  # environment steps a second
 TOTAL_LOSS = "losses/total"
 # Seconds of work over all stretches of a run: updates and evaluations; compilation, checkpoints and

@@ -44,11 +44,19 @@ class TrainConfig:
     """Updates that one row of the metrics averages over."""
     checkpoint_every: int = 200
     """Updates between two checkpoints; a multiple of `log_every`."""
+    eval_every: int = 0
+    """Updates between two evaluations, which keep the best agent; 0: none."""
+    eval_episodes: int = 20
+    """Episodes that each agent plays in an evaluation during training."""
 
     other_names: ClassVar[Mapping[str, str]] = {
         "algo": "rule",
         "algorithm": "rule",
         "env_id": "env",
+        "eval_freq": "eval_every",
+        "eval_interval": "eval_every",
+        "n_eval_episodes": "eval_episodes",
+        "num_eval_episodes": "eval_episodes",
         "environment_name": "env",
         "log_interval": "log_every",
         "num_seeds": "seeds",
@@ -63,14 +71,13 @@ class TrainConfig:
         fields.integer("seeds", "checkpoint_every", least=1)
         fields.integer("updates", least=1, most=MOST_UPDATES)
         fields.integer("seed", least=0, most=MOST_SEED)
-        fields.integer("log_every", least=1)
+        fields.integer("log_every", "eval_episodes", least=1)
+        fields.integer("eval_every", least=0)
         fields.require(self.seed + self.seeds <= 2**31, "seeds", "below 2**31, with the seed")
         fields.require(self.log_every <= LONGEST_CALL, "log_every", f"at most {LONGEST_CALL}")
-        fields.require(
-            self.checkpoint_every % self.log_every == 0,
-            "checkpoint_every",
-            f"a multiple of log_every, {self.log_every}",
-        )
+        for name in ("checkpoint_every", "eval_every"):
+            whole = getattr(self, name) % self.log_every == 0
+            fields.require(whole, name, f"a multiple of log_every, {self.log_every}")
 
     def as_dict(self) -> dict[str, Any]:
         """The settings as JSON can hold them; `settings.build` reads them back."""

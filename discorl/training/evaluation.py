@@ -30,7 +30,7 @@ class Evaluation:
     """Episodes that a trained agent played."""
 
     env: str  # name of the environment
-    update: int  # updates that the agent had learned from
+    update: int  # updates that the agent had learned from; of several agents, the most
     seeds: list[int]
     returns: np.ndarray  # [seeds, episodes]
     lengths: np.ndarray  # [seeds, episodes]
@@ -75,6 +75,7 @@ def evaluate(
     episodes: int = 100,
     seed: int = 0,
     greedy: bool = False,
+    best: bool = False,
     film: str | os.PathLike[str] | None = None,
     max_steps: int | None = None,
     environment: Environment | HostEnvironment | GymnaxLike | None = None,
@@ -88,6 +89,7 @@ def evaluate(
         episodes: how many episodes each agent plays.
         seed: seed of the episodes, unrelated to those of training.
         greedy: take the most likely action instead of a sample from the policy.
+        best: the agents that evaluations during training found best play; see `eval_every`.
         film: where to write a GIF of an episode, if the environment can be rendered. Failing to
             make it is not an error: see `Evaluation.no_film`.
         max_steps: after which an episode is stopped and counted as it stands; by default 10,000,
@@ -102,9 +104,10 @@ def evaluate(
         validation.integer("max_steps", max_steps, least=1, most=validation.MOST_SEED)
     compilation.enable_cache()
     if isinstance(agent, TrainResult):
-        trainer, update, params = agent.trainer, agent.updates, agent.state.learner.params
+        trainer, params = agent.trainer, agent.params(best=best)
+        update = int(agent.best.update.max()) if best and agent.best else agent.updates
     else:
-        trainer, update, params = load_params(agent, environment, network, rule)
+        trainer, update, params = load_params(agent, environment, network, rule, best=best)
     config = trainer.config
     # Far from the keys of training, which come from small integers.
     key = jax.random.fold_in(jax.random.key(seed), 0xE7A1)

@@ -3,6 +3,7 @@
 import os
 
 import jax
+import jax.numpy as jnp
 
 from discorl import rules
 from discorl.agent.assembly import NetworkFactory
@@ -10,10 +11,12 @@ from discorl.envs import Environment, GymnaxLike, HostEnvironment
 from discorl.runs import Run, compilation
 from discorl.training.assembly import load_trainer
 from discorl.training.policy import Policy
+from discorl.training.selection import Best
 from discorl.training.trainer import Trainer
 from discorl.types import Params, UserError
 
-PARAMS = ".learner.params"  # where the network's parameters are in a checkpoint
+# Where the network's parameters are in a checkpoint, and the best agents.
+PARAMS, BEST = ".learner.params", ".best"
 
 
 def load_params(
@@ -21,24 +24,38 @@ def load_params(
     environment: Environment | HostEnvironment | GymnaxLike | None = None,
     network: NetworkFactory | None = None,
     rule: rules.Given | None = None,
+    *,
+    best: bool = False,
 ) -> tuple[Trainer, int, Params]:
     """A run's trainer, the updates made, and the newest parameters of its agents.
 
-    See `load_trainer` for the arguments.
+    With `best` they are those that were evaluated best; of several seeds, the updates are the most.
+    See `load_trainer` for the other arguments.
     """
     with Run.open(run, read_only=True) as opened:
         trainer = load_trainer(opened, environment, network, rule)
-        restored = opened.restore(jax.eval_shape(trainer.init).learner.params, PARAMS)
+        seeds, evaluated = trainer.config.seeds, trainer.config.eval_every > 0
+        if best and not evaluated:
+            raise UserError(f"{run} has no best agent: it was trained without --eval-every")
+        like = jax.eval_shape(trainer.init).learner.params
+        if best:
+            like = jax.eval_shape(lambda params: Best.none_yet(params, seeds), like)
+        restored = opened.restore(like, BEST if best else PARAMS)
     if restored is None:
         raise UserError(f"{run} has no checkpoint yet, so there is no agent in it")
-    update, params = restored
-    return trainer, update, params
+    update, found = restored
+    if not best:
+        return trainer, update, found
+    if not jnp.isfinite(found.mean_return).all():
+        raise UserError(f"{run} has no best agent yet: no evaluation has been made")
+    return trainer, int(found.update.max()), found.params
 
 
 def load_agent(
     run: str | os.PathLike[str],
     *,
     seed: int | None = None,
+    best: bool = False,
     environment: Environment | HostEnvironment | GymnaxLike | None = None,
     network: NetworkFactory | None = None,
     rule: rules.Given | None = None,
@@ -48,6 +65,8 @@ def load_agent(
     Args:
         run: directory of its training run.
         seed: which agent, if the run has several seeds; by default the first.
+        best: the agent as it was when it was evaluated best, in a run with `eval_every`; by default
+            as it was last saved.
         environment: the environment, if the run was given one as an object.
         network: the network, likewise.
         rule: the rule, likewise.
@@ -59,5 +78,5 @@ def load_agent(
         ```
     """
     compilation.enable_cache()
-    trainer, _, params = load_params(run, environment, network, rule)
+    trainer, _, params = load_params(run, environment, network, rule, best=best)
     return Policy.of(trainer, params, seed)

@@ -32,11 +32,12 @@ from discorl.runs.metrics import (
 )
 from discorl.runs.progress import Progress
 from discorl.runs.tracking import Log, Track
-from discorl.training import capacity
+from discorl.training import capacity, selection
 from discorl.training.assembly import RULE_FILE, load_trainer, make_trainer, strangers_named
 from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import LONGEST_CALL, TrainConfig, configure
 from discorl.training.result import TrainResult, finite_by_seed
+from discorl.training.selection import Best, Checkpoint
 from discorl.training.state import TrainState
 from discorl.training.trainer import Trainer
 from discorl.training.warm_start import start_from
@@ -167,6 +168,8 @@ class _Loop:
         self._first = first
         self._reference = references.of(trainer.environment)  # now, while nothing can be lost
         self._history = History(trainer.config.seeds)
+        self._evaluations = History(trainer.config.seeds)
+        self._best: Best | None = None
         self._lost: set[float] = set()  # seeds whose loss is not a finite number
         self._seconds = 0.0
 
@@ -190,31 +193,48 @@ class _Loop:
                 try:
                     with compilation.Stopwatch() as watch:
                         state, metrics, count = self._trainer.run(state, count)
+                    self._log(done, count, metrics, watch.seconds)
+                    rate = count / watch.seconds
+                    done += count
+                    self._evaluate_if_due(done, state)
                 except EnvironmentFailure as error:
                     raise self._give_up(done, saved, state, error) from error
-                self._log(done, count, metrics, watch.seconds)
-                rate = count / watch.seconds
-                done += count
                 stopped = interrupted()
                 if done == config.updates or stopped or done % config.checkpoint_every == 0:
                     self._save(done, state)
                     saved = done
-                progress.update(done, {"return": self._recent_return()}, self._seconds)
+                progress.update(done, self._headline(), self._seconds)
         return self._finish(state, finished=done == config.updates)
 
     def _start(self) -> tuple[int, TrainState]:
-        if self._run is not None:
-            restored = self._run.restore(self._template)
-            if restored is not None:
-                for rows in self._run.rows():
-                    self._history.extend(rows)
-                    self._seconds = rows[-1][WALL_TIME] if rows else 0.0
-                return restored[0], jax.tree.map(jnp.asarray, restored[1])
-        if self._first is None:
-            return 0, self._trainer.init()
-        if self._run is not None:
-            self._run.save(0, self._first)  # which a resumed run goes back to
-        return 0, self._first
+        restored = self._restore()
+        if restored is not None:
+            return restored
+        state = self._trainer.init() if self._first is None else self._first
+        if self._config.eval_every:
+            self._best = Best.none_yet(state.learner.params, self._config.seeds)
+        if self._run is not None and self._first is not None:
+            self._run.save(0, Checkpoint.of(state, self._best))  # which a resume goes back to
+        return 0, state
+
+    def _restore(self) -> tuple[int, TrainState] | None:
+        """The updates made and the state of a run that is resumed; None if it has no checkpoint."""
+        if self._run is None:
+            return None
+        best = None
+        if self._config.eval_every:
+            params, seeds = self._template.learner.params, self._config.seeds
+            best = jax.eval_shape(lambda x: Best.none_yet(x, seeds), params)
+        found = self._run.restore(Checkpoint.of(self._template, best))
+        if found is None:
+            return None
+        done, checkpoint = found[0], jax.tree.map(jnp.asarray, found[1])
+        for table, kept in (("metrics", self._history), ("evaluation", self._evaluations)):
+            for rows in self._run.rows(table):
+                kept.extend(rows)
+                self._seconds = max([self._seconds, *(row[WALL_TIME] for row in rows[-1:])])
+        self._best = checkpoint.best
+        return done, checkpoint.state
 
     def _give_up(
         self, done: int, saved: int, state: TrainState, error: EnvironmentFailure
@@ -233,8 +253,9 @@ class _Loop:
         config = self._config
         every = config.log_every
         wished = max(1, round(rate * CALL_SECONDS / every)) * every
-        to_checkpoint = config.checkpoint_every - done % config.checkpoint_every
-        return min(wished, LONGEST_CALL // every * every, to_checkpoint, config.updates - done)
+        stops = [config.checkpoint_every, *([config.eval_every] if config.eval_every else [])]
+        to_stop = min(stop - done % stop for stop in stops)
+        return min(wished, LONGEST_CALL // every * every, to_stop, config.updates - done)
 
     def _log(
         self, done: int, count: int, metrics: Mapping[str, np.ndarray], seconds: float
@@ -258,6 +279,18 @@ class _Loop:
         self._warn_of_nan(rows)
         self._log_rows(rows)
 
+    def _evaluate_if_due(self, done: int, state: TrainState) -> None:
+        """Plays with the agents as they are, and keeps those that are the best so far."""
+        every = self._config.eval_every
+        if self._best is None or (done % every and done < self._config.updates):
+            return
+        with compilation.Stopwatch() as watch, strangers_named(self._trainer):
+            self._best, rows = selection.evaluate(self._trainer, state, done, self._best)
+        self._seconds += watch.seconds
+        rows = [row | {WALL_TIME: self._seconds} for row in rows]
+        self._evaluations.extend(rows)
+        self._log_rows(rows, "evaluation")
+
     def _warn_of_nan(self, rows: list[dict[str, float]]) -> None:
         """Warns once per seed that its loss is not finite; other seeds continue."""
         for row in rows:
@@ -274,7 +307,7 @@ class _Loop:
         if self._run is None:
             return
         finite = finite_by_seed(state.learner.params, self._config.seeds).all()
-        self._run.save(done, state, finite=bool(finite))
+        self._run.save(done, Checkpoint.of(state, self._best), finite=bool(finite))
         with write_errors_reported(self._run.curve_path):
             curves.learning_curve(
                 self._run.curve_path,
@@ -282,9 +315,13 @@ class _Loop:
                 title=f"{self._config.rule} on {self._config.env}",
             )
 
-    def _recent_return(self) -> float:
+    def _headline(self) -> dict[str, float]:
         """Of all seeds together."""
-        return recent_return(self._history.columns("update", RETURN, EPISODES))
+        shown = {"return": recent_return(self._history.columns("update", RETURN, EPISODES))}
+        if self._evaluations.columns():
+            assert self._best is not None
+            shown["best evaluation"] = float(self._best.mean_return.mean())
+        return shown
 
     def _finish(self, state: TrainState, finished: bool) -> TrainResult:
         run = self._run
@@ -298,4 +335,6 @@ class _Loop:
             self._seconds,
             self._reference,
             None if run is None else run.finite_checkpoint,
+            self._evaluations.columns(),
+            self._best,
         )

@@ -12,9 +12,10 @@ from discorl.envs import Reference
 from discorl.runs.metrics import recent_return
 from discorl.training.config import TrainConfig
 from discorl.training.policy import Policy
+from discorl.training.selection import Best
 from discorl.training.state import TrainState
 from discorl.training.trainer import Trainer
-from discorl.types import Params
+from discorl.types import Params, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,19 +33,31 @@ class TrainResult:
     seconds: float  # that updates took, of all stretches; compilation apart
     reference: Reference | None = None  # the returns that make scores of 0 and 1, if known
     finite_checkpoint: Path | None = None  # the newest whose parameters are all finite
+    # One row for each seed and evaluation during training; {} without `eval_every`.
+    evaluations: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    best: Best | None = None  # the agents that were evaluated best
 
     @property
     def updates(self) -> int:
         """Updates made."""
         return int(np.max(self.state.learner.updates))
 
-    def policy(self, seed: int | None = None) -> Policy:
+    def params(self, *, best: bool = False) -> Params:
+        """Parameters of the agents, those of the last update or those that were evaluated best."""
+        if not best:
+            return self.state.learner.params
+        if self.best is None:
+            raise UserError("there is no best agent: train with eval_every")
+        return self.best.params
+
+    def policy(self, seed: int | None = None, *, best: bool = False) -> Policy:
         """The policy of a trained agent.
 
         Args:
             seed: which agent, if there are several; by default the first.
+            best: as it was when it was evaluated best, with `eval_every`, not as it is at the end.
         """
-        return Policy.of(self.trainer, self.state.learner.params, seed)
+        return Policy.of(self.trainer, self.params(best=best), seed)
 
     @property
     def lost(self) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Playing and filming agents in environments in JAX."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +13,13 @@ from discorl.training.trainer import Episodes
 from discorl.types import Array, Key, Params, PyTree
 
 
-def play(
-    agent: CompiledAgent,
-    params_by_seed: list[Params],
-    key: Key,
-    episodes: int,
-    greedy: bool,
-    max_steps: int,
-) -> Episodes:
-    """Plays one episode in each of `episodes` environments, to avoid a bias to short ones."""
-    one = jax.jit(lambda params, key: _play(agent, params, key, episodes, greedy, max_steps))
+def make_play(agent: CompiledAgent, episodes: int, greedy: bool, max_steps: int) -> Callable:
+    """The program that `play` runs: parameters and a key to returns, lengths and endings."""
+    return jax.jit(lambda params, key: _play(agent, params, key, episodes, greedy, max_steps))
+
+
+def play(one: Callable, params_by_seed: list[Params], key: Key) -> Episodes:
+    """Plays one episode in each of several environments, to avoid a bias to short ones."""
     keys = jax.random.split(key, len(params_by_seed))
     played = [one(params, key) for params, key in zip(params_by_seed, keys, strict=True)]
     returns, lengths, ended = (np.stack([np.asarray(p[i]) for p in played]) for i in range(3))

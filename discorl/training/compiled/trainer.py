@@ -95,8 +95,11 @@ class CompiledTrainer(Trainer):
     def _play(
         self, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
     ) -> Episodes:
-        by_seed = self.params_by_seed(params)
-        return play.play(self.agent, by_seed, key, episodes, greedy, max_steps)
+        one = self._programs.get(
+            ("play", self._key(), episodes, greedy, max_steps),
+            lambda: play.make_play(self.agent, episodes, greedy, max_steps),
+        )
+        return play.play(one, self.params_by_seed(params), key)
 
     def film(
         self, params: Params, key: Key, *, greedy: bool = False, max_frames: int

@@ -1,0 +1,100 @@
+"""Evaluation during training, and the best agents that it finds."""
+
+import dataclasses
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discorl.runs.metrics import BEST_RETURN, EPISODES, LENGTH, RETURN, STEP
+from discorl.training.state import TrainState
+from discorl.training.trainer import Trainer
+from discorl.types import Array, Params
+
+_KEY = 0xBE57  # apart from the keys of training and of `discorl.evaluate`
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The parameters of each seed's agent when it was evaluated best."""
+
+    params: Params  # like the learner's: with several seeds, every leaf has a leading axis
+    mean_return: Array  # [seeds] float32, of that evaluation; -inf before the first
+    update: Array  # [seeds] int32, after which it was made
+
+    @classmethod
+    def none_yet(cls, params: Params, seeds: int) -> Self:
+        """What a run starts from."""
+        nothing = jnp.full(seeds, -jnp.inf, jnp.float32)
+        return cls(jax.tree.map(jnp.copy, params), nothing, jnp.zeros(seeds, jnp.int32))
+
+    def or_better(self, params: Params, mean_return: np.ndarray, update: int) -> Self:
+        """With the parameters of those agents that have a higher return now: [seeds]."""
+        new = jnp.asarray(mean_return, jnp.float32)
+        higher = new > self.mean_return
+
+        def choose(now: Array, before: Array) -> Array:
+            """Copies, for the learner's buffers are donated to the next update."""
+            several = len(higher) > 1
+            mask = higher.reshape(-1, *[1] * (now.ndim - 1)) if several else higher[0]
+            return jnp.where(mask, now, before)
+
+        return dataclasses.replace(
+            self,
+            params=jax.tree.map(choose, params, self.params),
+            mean_return=jnp.where(higher, new, self.mean_return),
+            update=jnp.where(higher, update, self.update),
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Checkpoint(TrainState):
+    """What a run saves: the state of training, and the best agents so far."""
+
+    best: Best | None  # None: the run does not evaluate
+
+    @classmethod
+    def of(cls, state: TrainState, best: Best | None) -> Self:
+        """Both together."""
+        return cls(**_fields(state), best=best)
+
+    @property
+    def state(self) -> TrainState:
+        """The state of training alone."""
+        return TrainState(**_fields(self))
+
+
+def _fields(state: TrainState) -> dict:
+    return {field.name: getattr(state, field.name) for field in dataclasses.fields(TrainState)}
+
+
+def evaluate(
+    trainer: Trainer, state: TrainState, update: int, best: Best
+) -> tuple[Best, list[dict[str, float]]]:
+    """Plays episodes with the agents as they are now; returns the best and a row for each seed.
+
+    The episodes depend on the seed and the update alone, so a resumed run plays the same ones.
+    """
+    config = trainer.config
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), _KEY), update)
+    params = state.learner.params
+    played = trainer.play(params, key, episodes=config.eval_episodes)
+    returns = played.returns.mean(axis=1)
+    best = best.or_better(params, returns, update)
+    steps = np.broadcast_to(state.steps, config.seeds)
+    rows = [
+        {
+            "update": update,
+            "seed": config.seed + i,
+            STEP: int(steps[i]),
+            EPISODES: played.returns.shape[1],
+            RETURN: float(returns[i]),
+            LENGTH: float(played.lengths[i].mean()),
+            BEST_RETURN: float(best.mean_return[i]),
+        }
+        for i in range(config.seeds)
+    ]
+    return best, rows
