@@ -39,7 +39,7 @@ def linear(environment: Environment) -> acting.Policy:
     """Logits from the first number of an observation."""
     weights = np.zeros(environment.num_actions, np.float32)
 
-    def policy(observation, recurrent_state):
+    def policy(observation, recurrent_state, action_mask):
         leaf = jax.tree.leaves(observation)[0]
         return leaf.reshape(leaf.shape[0], -1)[:, :1] * weights, recurrent_state
 
@@ -53,7 +53,7 @@ def tiny(environment: Environment) -> acting.Policy:
     key = jax.random.key(0)
     _, observation = jax.vmap(environment.reset)(key[None])
     params = network.init(key, observation)
-    return lambda observation, recurrent_state: (
+    return lambda observation, recurrent_state, action_mask: (
         network.apply(params, observation)["logits"],
         recurrent_state,
     )

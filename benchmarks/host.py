@@ -44,7 +44,7 @@ LENGTH = 32  # steps of a rollout
 def linear(environment: HostEnvironment):
     """Logits from the first numbers of an observation."""
 
-    def policy(params, observation, recurrent_state):
+    def policy(params, observation, recurrent_state, action_mask):
         leaf = jax.tree.leaves(observation)[0]
         return leaf.reshape(leaf.shape[0], -1)[:, :1] * params, recurrent_state
 

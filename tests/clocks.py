@@ -91,7 +91,7 @@ class NextStep(HostVector):
         return HostStep(seen, reward.astype(np.float32), terminated, truncated, first)
 
 
-def count_frames(params, stack, recurrent_state=()):
+def count_frames(params, stack, recurrent_state=(), action_mask=None):
     """Logits that show the whole stack."""
     weights = jnp.arange(1, stack.shape[-1] + 1) * params
     return jnp.stack([stack @ weights, jnp.zeros(stack.shape[0])], axis=-1), recurrent_state

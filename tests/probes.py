@@ -188,3 +188,33 @@ class Obedient(Environment[dict[str, Array]]):
             terminated=(action == 1) | (action == 3),
             truncated=(action == 2) | (action == 3),
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Forbidden(Environment[Array]):
+    """Three steps whose best action is illegal: 3 always, 2 at every other step.
+
+    Actions pay 0, 1, 2 and 10, and an illegal one NaN. Action 2 is illegal at step 1, and action 0
+    is the only other choice than 1 there. The best return is 2 + 1 + 2 = 5, and that of random
+    legal play 1 + 0.5 + 1 = 2.5. The last step terminates the episode or, with `cut`, truncates it;
+    nothing is legal afterwards. The observation is the time, one-hot.
+    """
+
+    cut: bool = False
+
+    num_actions = 4
+    observation = _vector(4)
+
+    def reset(self, key: Key) -> tuple[Array, Array]:
+        return jnp.int32(0), jax.nn.one_hot(0, 4)
+
+    def action_mask(self, state: Array) -> Array:
+        table = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]]
+        return jnp.array(table, bool)[jnp.minimum(state, 3)]
+
+    def step(self, state: Array, action: Array, key: Key) -> tuple[Array, Step]:
+        legal = self.action_mask(state) | (state >= 3)
+        reward = jnp.where(legal, jnp.array([0.0, 1, 2, 10]), jnp.nan)[action]
+        time = state + 1
+        over = time == 3
+        return time, _step(jax.nn.one_hot(time, 4), reward, over & (not self.cut), over & self.cut)

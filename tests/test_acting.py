@@ -17,7 +17,9 @@ from discorl.types import Trajectory, UserError
 KEY = jax.random.key(3)
 
 
-def uniform(num_actions: int, observations: Any, recurrent_state: Any) -> tuple[jax.Array, Any]:
+def uniform(
+    num_actions: int, observations: Any, recurrent_state: Any, action_mask: Any
+) -> tuple[jax.Array, Any]:
     count = jax.tree.leaves(observations)[0].shape[0]
     return jnp.zeros((count, num_actions)), recurrent_state
 
@@ -247,7 +249,9 @@ def test_actions_follow_the_stored_logits() -> None:
     def live(key: Any) -> Trajectory:
         state = acting.init(environment, key, 500)
 
-        def policy(seen: jax.Array, recurrent_state: Any) -> tuple[jax.Array, Any]:
+        def policy(
+            seen: jax.Array, recurrent_state: Any, action_mask: Any
+        ) -> tuple[jax.Array, Any]:
             return jnp.asarray(table)[seen[:, 0].sum(-1).astype(int)], recurrent_state
 
         return acting.rollout(environment, policy, state, key, 8)[1]

@@ -18,6 +18,7 @@ from discorl.rules.files import library
 
 REPOSITORY = "https://github.com/discorl/discorl"
 LONG = {  # pages whose snippets are left to the long tests, for the time that they take
+    "docs/how-to/action-masks.md",
     "docs/how-to/checkpoints.md",
     "docs/how-to/inspecting.md",
     "docs/how-to/tracking.md",

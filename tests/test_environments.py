@@ -241,7 +241,7 @@ def test_a_declaration_that_raises_is_found():
 
 def test_a_batch_that_differs_from_one_environment_is_found():
     environment, key = Mortal(), jax.random.key(0)
-    first, step = jax.device_get(native._play_many(environment, key, 6, 2))
+    first, step, _ = jax.device_get(native._play_many(environment, key, 6, 2))
     assert native._by_hand(environment, first, step, key, 2).ok
     changed = dataclasses.replace(step, reward=step.reward + np.float32(1e-3))
     assert native._by_hand(environment, first, changed, key, 2).detail == "step 0 differs"

@@ -55,7 +55,7 @@ def test_a_population_acts_in_different_members() -> None:
         environment = family.environment(parameters)
         init_key, key = jax.random.split(key)
         state = acting.init(environment, init_key, 8)
-        policy = lambda _, core: (jnp.zeros((8, environment.num_actions)), core)  # noqa: E731
+        policy = lambda _, core, mask: (jnp.zeros((8, environment.num_actions)), core)  # noqa: E731
         return acting.rollout(environment, policy, state, key, 40)
 
     _, trajectory, statistics = act(members, jax.random.split(KEY, 4))

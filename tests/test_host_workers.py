@@ -141,13 +141,13 @@ def test_what_workers_return_is_checked_where_it_is_made(action, message):
     from discorl.envs.host import worker
 
     job = worker.Job(b"", SEEDS[1:], 1, 3, OBSERVATION)
-    memory = worker.mmap.mmap(-1, worker.board_size(OBSERVATION, 3))
-    server = worker._Server(None, job, worker.board_on(memory, OBSERVATION, 3))
+    memory = worker.mmap.mmap(-1, worker.board_size(OBSERVATION, 3, None))
+    server = worker._Server(None, job, worker.board_on(memory, OBSERVATION, 3, None))
     server._vector = SerialVector(Tricky, job.seeds, observation=OBSERVATION)
     server._reset()
     sent = []
     server._connection = type("Pipe", (), {"send_bytes": staticmethod(sent.append)})
-    board = worker.board_on(memory, OBSERVATION, 3)
+    board = worker.board_on(memory, OBSERVATION, 3, None)
     board.action[2] = action
     server._answer(server._step)
     answer = worker.json.loads(sent[0])

@@ -113,7 +113,7 @@ def test_commands_know_files_of_any_kind(stored, tmp_path):
 def test_rules_of_discorl_keep_the_contract(name):
     findings = conformance.check(*rules.load(name))
     assert [f for f in findings if not f.ok] == []
-    last = "file" if rules.is_learned(rules.REGISTRY[name]) else "gradient"
+    last = "file" if rules.is_learned(rules.REGISTRY[name]) else "action masks"
     assert findings[-1].check == last
 
 

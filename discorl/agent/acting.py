@@ -14,9 +14,10 @@ from discorl.envs.base import Environment
 from discorl.networks.recurrence import blank_state, forget
 from discorl.types import Array, Key, PyTree, Trajectory, validation
 
-# Observations [E, ...] and recurrent states [E, ...] -> logits [E, A] and the next recurrent
-# states. An agent without memory passes on the () that it is given.
-Policy = Callable[[PyTree, PyTree], tuple[Array, PyTree]]
+# Observations [E, ...], recurrent states [E, ...] and legal actions [E, A] -> logits [E, A] and the
+# next recurrent states. An agent without memory passes on the () that it is given. The mask is None
+# in environments without one.
+Policy = Callable[[PyTree, PyTree, Array | None], tuple[Array, PyTree]]
 
 
 @jax.tree_util.register_dataclass
@@ -87,7 +88,8 @@ def rollout(
     def act(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Trajectory]:
         states, observations, is_filler, recurrent_state, seen = carry
         t, noise, step_keys, reset_keys = inputs
-        logits, recurrent_state = policy(observations, recurrent_state)
+        action_mask = jax.vmap(environment.action_mask)(states)
+        logits, recurrent_state = policy(observations, recurrent_state, action_mask)
         actions = jnp.argmax(logits + noise, axis=-1)  # a sample: the Gumbel-max trick
         states, step = jax.vmap(environment.step)(states, actions, step_keys)
         terminated = step.terminated & ~is_filler
@@ -102,6 +104,7 @@ def rollout(
             terminated=terminated,
             behaviour_logits=logits,
             truncated=truncated,
+            action_mask=action_mask,
         )
 
     start = _reset_where(
@@ -116,16 +119,22 @@ def rollout(
         (*start, jnp.zeros_like(state.awaiting_reset), recurrent_state, _put(room, start[1], 0)),
         (jnp.arange(length), noise, step_keys, reset_keys[1:]),
     )
+    last_mask = jax.vmap(environment.action_mask)(states)
     trajectory = dataclasses.replace(
         trajectory,
         observation=seen,
         recurrent_state=jax.tree.map(lambda x: x[None], recurrent_state),
+        action_mask=jax.tree.map(_append, trajectory.action_mask, last_mask),
     )
     episode_return, episode_length, statistics = _count_episodes(state, trajectory)
     state = ActorState(
         states, observations, awaiting_reset, episode_return, episode_length, new_recurrent_state
     )
     return state, trajectory, statistics
+
+
+def _append(rows: Array, row: Array) -> Array:
+    return jnp.concatenate([rows, row[None]])
 
 
 def _put(rows: PyTree, row: PyTree, index: Array | int) -> PyTree:

@@ -124,6 +124,9 @@ class FrameStack(Environment[tuple[State, Frames]], Generic[State]):
         frames = Frames(frame, jnp.minimum(frames.age + 1, self.size - 1))
         return (inner, frames), dataclasses.replace(step, observation=frames)
 
+    def action_mask(self, state: tuple[State, Frames]) -> Array | None:
+        return self.inner.action_mask(state[0])
+
     def render(self, state: tuple[State, Frames]) -> np.ndarray | None:
         return self.inner.render(state[0])
 

@@ -96,14 +96,22 @@ class Learner:
         )
 
     def policy(
-        self, params: Params, observation: PyTree, recurrent_state: PyTree = ()
+        self,
+        params: Params,
+        observation: PyTree,
+        recurrent_state: PyTree = (),
+        action_mask: Array | None = None,
     ) -> tuple[Array, PyTree]:
         """Logits, [N, A], and the next recurrent state for observations [N, ...].
 
-        The recurrent state is [N, ...], or () if the network has none.
+        The recurrent state is [N, ...], or () if the network has none. The mask is [N, A] bool, or
+        None if all actions are legal.
         """
         features, recurrent_state = self.network.advance(params, observation, recurrent_state)
-        return self.rule.policy(self.parts.observe(params, features)[0]), recurrent_state
+        outputs, _ = self.parts.observe(params, features)
+        if action_mask is not None:
+            outputs = self.rule.mask_actions(outputs, action_mask)
+        return self.rule.policy(outputs), recurrent_state
 
     def update(
         self, state: LearnerState, eta: Params, trajectory: Trajectory
@@ -209,6 +217,10 @@ class Learner:
         features = self.network.unroll(params, trajectory)
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), features)
         state_outputs, root = self.parts.observe(params, rows)
+        legal = trajectory.legal()
+        if legal is not None:
+            rows_of_masks = legal.reshape(-1, self.num_actions)
+            state_outputs = self.rule.mask_actions(state_outputs, rows_of_masks)
         before_last = jax.tree.map(lambda x: x[: length * batch], root)
         taken = self.parts.taken_actions(params, before_last, trajectory.action.reshape(-1))
         outputs = {

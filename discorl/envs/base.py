@@ -77,6 +77,14 @@ class Environment(abc.ABC, Generic[State]):
     def step(self, state: State, action: Array, key: Key) -> tuple[State, Step]:
         """Takes one action."""
 
+    def action_mask(self, state: State) -> Array | None:
+        """Legal actions, [A] bool, at least one until the episode ends; None: all, always.
+
+        An agent takes no illegal action, so `step` need not handle them.
+        """
+        del state
+        return None
+
     def reference(self) -> Reference | None:
         """The returns that normalise scores, if they are known."""
         return None

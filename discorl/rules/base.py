@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from discorl.rules import masks
 from discorl.rules.files import trees
 from discorl.runs import npz
 from discorl.runs.files import naming
@@ -107,6 +108,23 @@ class Rule(abc.ABC):
         """
         del span
         return 1.0
+
+    def mask_actions(self, outputs: Outputs, legal: Array) -> Outputs:
+        """Rules out illegal actions, before anything else reads the outputs.
+
+        Args:
+            outputs: the agent's `state` outputs, [..., *shape].
+            legal: the action mask, [..., A] bool.
+
+        Returns:
+            the outputs; by default, the logits of illegal actions are `masks.ILLEGAL`.
+        """
+        if "logits" not in outputs:
+            raise UserError(
+                f"{self.name} has no output 'logits', and the environment has action masks; "
+                "expected a rule that overrides Rule.mask_actions"
+            )
+        return outputs | {"logits": masks.mask_logits(outputs["logits"], legal)}
 
     def policy(self, outputs: Outputs) -> Array:
         """Logits of the policy that an agent acts by.

@@ -1,5 +1,6 @@
 """Checks that a rule keeps its contract, on made-up experience."""
 
+import dataclasses
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from discorl.rules.base import Rule
 from discorl.rules.registry import is_learned
 from discorl.runs import npz
 from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, Trajectory, UserError
-from discorl.types.findings import Finding, describe, judge, mismatch, raised
+from discorl.types.findings import Finding, describe, judge, mismatch, not_checked, raised
 
 STEPS, BATCH, ACTIONS = 6, 4, 3
 LIFETIME = 100
@@ -54,6 +55,7 @@ class _Checks:
             ("targets", self.targets),
             ("loss", self.loss),
             ("gradient", self.gradient),
+            ("action masks", self.masks),
         ]
         learned = [("meta-gradient", self.meta_gradient), ("file", self.file)]
         return checks + (learned if is_learned(self._rule) else [])
@@ -122,7 +124,8 @@ class _Checks:
     def targets(self) -> Finding:
         """Targets, the new state and metrics."""
         self._trajectory = _experience(self._experience_key)
-        self._targets, state, metrics = jax.jit(self._ask)(self._eta, self._state)
+        ask = jax.jit(lambda eta, state: self._ask(eta, state, self._trajectory))
+        self._targets, state, metrics = ask(self._eta, self._state)
         problems = mismatch("the new state", state, self._state)
         for path, leaf in jax.tree.leaves_with_path(self._targets):
             if leaf.shape[:2] != (STEPS, BATCH):
@@ -152,7 +155,8 @@ class _Checks:
 
     def gradient(self) -> Finding:
         """The gradient of the loss reaches outputs, in particular the logits."""
-        gradients = jax.jit(jax.grad(self._total))(self._taken(), self._targets)
+        total = jax.jit(jax.grad(self._total))
+        gradients = total(self._taken(), self._targets, self._trajectory)
         moved = [name for name, gradient in gradients.items() if jnp.any(gradient != 0)]
         problems = _not_finite("the gradient", gradients)
         needed = ["logits"] if "logits" in self._spec.state else []
@@ -161,12 +165,45 @@ class _Checks:
             problems.append("it is zero everywhere; are the targets those of other outputs?")
         return judge("gradient", problems, f"finite; reaches {', '.join(moved)}")
 
+    def masks(self) -> Finding:
+        """With an action that is illegal at every step."""
+        illegal = jax.nn.one_hot((self._trajectory.action + 1) % ACTIONS, ACTIONS, dtype=bool)
+        legal = ~jnp.concatenate([illegal, illegal[-1:]])
+        trajectory = dataclasses.replace(self._trajectory, action_mask=legal)
+
+        def masked(outputs: Outputs) -> Outputs:
+            return outputs | self._rule.mask_actions(self._of_state(outputs), legal)
+
+        @jax.jit
+        def gradient(eta: Params, state: PyTree) -> tuple[Outputs, PyTree]:
+            online, target = masked(self._online), masked(self._target)
+            targets, _, _ = self._ask(eta, state, trajectory, online, target)
+
+            def total(outputs: Outputs) -> Array:
+                return self._total(masked(outputs), targets, trajectory)
+
+            return jax.grad(total)(self._taken()), targets
+
+        try:
+            policy = jax.nn.softmax(self._rule.policy(masked(self._of_state(self._online))))
+        except UserError as error:  # a rule need not take masks
+            return not_checked("action masks", str(error))
+        gradients, targets = gradient(self._eta, self._state)
+        problems = _not_finite("targets", targets) + _not_finite("the gradient", gradients)
+        if jnp.any(jnp.where(legal, 0, policy)):
+            problems.append(
+                "the policy takes illegal actions; expected Rule.mask_actions to be used"
+            )
+        if jnp.any(jnp.where(legal, 0, gradients.get("logits", 0))):
+            problems.append("a gradient reaches the logits of illegal actions")
+        return judge("action masks", problems, "illegal actions get no probability and no gradient")
+
     def meta_gradient(self) -> Finding:
         """The gradient of an update with respect to eta, which discovery needs."""
 
         def moved(eta: Params) -> Array:
-            targets, _, _ = self._ask(eta, self._state)
-            gradients = jax.grad(self._total)(self._taken(), targets)
+            targets, _, _ = self._ask(eta, self._state, self._trajectory)
+            gradients = jax.grad(self._total)(self._taken(), targets, self._trajectory)
             keys = jax.random.split(self._key, len(gradients))
             directions = {
                 name: jax.random.normal(key, gradients[name].shape)
@@ -207,14 +244,24 @@ class _Checks:
 
     # --- calls as a learner makes them ------------------------------------------------------------
 
-    def _ask(self, eta: Params, state: PyTree) -> tuple[PyTree, PyTree, dict[str, Array]]:
-        online = self._told(eta, self._online)
-        target = {} if self._rule.target_decay is None else self._told(eta, self._target)
-        return self._rule.targets(eta, state, self._trajectory, online, target)
+    def _ask(
+        self,
+        eta: Params,
+        state: PyTree,
+        trajectory: Trajectory,
+        online: Outputs | None = None,
+        target: Outputs | None = None,
+    ) -> tuple[PyTree, PyTree, dict[str, Array]]:
+        told = self._told(eta, self._online if online is None else online)
+        of_target: Outputs = {}
+        if self._rule.target_decay is not None:
+            of_target = self._told(eta, self._target if target is None else target)
+        return self._rule.targets(eta, state, trajectory, told, of_target)
 
     def _told(self, eta: Params, outputs: Outputs) -> Outputs:
         told = {}
-        for name, output in outputs.items():
+        for name in (*self._spec.state, *self._spec.action):
+            output = outputs[name]
             summary = self._rule.summarise(eta, name, output.reshape(-1, *output.shape[2:]))
             if summary is not None:
                 told[name] = summary.reshape(STEPS + 1, BATCH, *summary.shape[1:])
@@ -229,9 +276,9 @@ class _Checks:
         taken = {n: returns.take_action(self._online[n][:-1], action) for n in self._spec.action}
         return self._of_state(self._online) | taken
 
-    def _total(self, outputs: Outputs, targets: PyTree) -> Array:
-        terms = self._rule.loss(outputs, targets, self._trajectory)
-        weight = self._trajectory.learnable(jnp.float32)
+    def _total(self, outputs: Outputs, targets: PyTree, trajectory: Trajectory) -> Array:
+        terms = self._rule.loss(outputs, targets, trajectory)
+        weight = trajectory.learnable(jnp.float32)
         return jnp.sum(sum(terms.values(), start=jnp.zeros(())) * weight)
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.rules import meta_network, returns
+from discorl.rules import masks, meta_network, returns
 from discorl.rules.base import Rule
 from discorl.rules.files import weights
 from discorl.rules.meta_network import MetaState, Sizes
@@ -223,7 +223,8 @@ class Disco(Rule):
         values, new_state = self.values(state, trajectory, online, target)
         inputs = self.inputs(values, trajectory, online, target)
         hats, meta_rnn = self.ask(eta, state.meta_rnn, inputs)
-        targets = Targets(hats["pi"], hats["y"], hats["z"], values.q_target, hats["embedding"])
+        pi = masks.mask_logits(hats["pi"], trajectory.legal(slice(-1)))
+        targets = Targets(pi, hats["y"], hats["z"], values.q_target, hats["embedding"])
         metrics = {
             "value": returns.weighted_mean(values.v[:-1], inputs.weight),
             "q_td": returns.weighted_mean(jnp.abs(values.q_td), inputs.weight),
@@ -254,6 +255,7 @@ class Disco(Rule):
             y_target=target["y"],
             z=online["z"],
             z_target=target["z"],
+            legal=trajectory.legal(),
         )
 
     def ask(
@@ -272,6 +274,7 @@ class Disco(Rule):
         """KL to the targets, to the next policy, and cross-entropy of the action value."""
         kl = returns.categorical_kl
         next_policy = jax.lax.stop_gradient(outputs["logits"][1:])
+        aux_pi = masks.mask_logits(outputs["aux_pi"], trajectory.legal(slice(1, None)))
         goes_on = 1 - trajectory.terminated.astype(next_policy.dtype)
         value = returns.squash(jax.lax.stop_gradient(targets.q) / self.bin_spacing)
         q_target = returns.two_hot(value, self.num_bins)
@@ -280,7 +283,7 @@ class Disco(Rule):
             "pi": self.pi_cost * kl(targets.pi, outputs["logits"][:-1]),
             "y": self.y_cost * kl(targets.y, outputs["y"][:-1]),
             "z": self.z_cost * kl(targets.z, outputs["z"]),
-            "aux_pi": self.aux_pi_cost * kl(next_policy, outputs["aux_pi"]) * goes_on,
+            "aux_pi": self.aux_pi_cost * kl(next_policy, aux_pi) * goes_on,
             "q": self.q_cost * cross_entropy,
         }
         left_out = {name for part in self.ablated for name in ABLATIONS[part][1]}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl.rules import returns
+from discorl.rules import masks, returns
 from discorl.rules.base import PLAIN, Rule
 from discorl.rules.returns import Moments
 from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, Trajectory
@@ -194,7 +194,9 @@ class Lean(Rule):
         log_pi = jax.nn.log_softmax(online["logits"][:, :-1], axis=0)
         log_prior = jax.nn.log_softmax(target["logits"][:, :-1], axis=0)
         log_rho = jnp.sum(taken * (log_pi - log_mu), axis=0)
-        inputs = _inputs(self._features(state), values, sigma, log_pi, log_prior, taken, log_rho)
+        legal = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), trajectory.legal(slice(-1)))
+        features = self._features(state)
+        inputs = _inputs(features, values, sigma, log_pi, log_prior, taken, log_rho, legal)
         residual = _network(eta, inputs)
         # One sum each: XLA is slow at sums over an axis that is not the first.
         q_bonus, log_emphasis = (jnp.sum(taken * part, axis=0) for part in residual[1:])
@@ -213,7 +215,7 @@ class Lean(Rule):
             "q": values.returns + sigma * q_bonus,
             "policy_cost": jnp.broadcast_to(coefficients["policy_cost"], weight.shape),
             "q_cost": jnp.broadcast_to(coefficients["q_cost"], weight.shape),
-            "residual": jnp.mean(jnp.square(residual), axis=(0, 1)),
+            "residual": masks.mean_over_actions(jnp.square(residual), legal, axis=(0, 1)),
         }
         metrics = {
             "value": returns.weighted_mean(values.v, weight),
@@ -299,19 +301,21 @@ def _inputs(
     log_prior: Array,
     taken: Array,
     log_rho: Array,
+    legal: Array | None,
 ) -> Array:
     """What the residual network reads of each action: [NUM_INPUTS, A, T, B]."""
     normalised_q = (values.q - values.v) / sigma
     advantage = jnp.tanh(values.advantage / sigma)
     pi = jnp.exp(log_pi)
-    entropy = -jnp.sum(pi * log_pi, axis=0) / math.log(max(2, pi.shape[0]))
+    most_entropy = masks.uniform_entropy(legal, pi.shape[0], axis=0)
+    entropy = -jnp.sum(pi * log_pi, axis=0) / most_entropy
     inputs = (
         jnp.ones_like(pi),
         pi,
         jnp.maximum(log_pi, _LEAST_LOG) * (2 / -_LEAST_LOG),
         jnp.maximum(log_prior, _LEAST_LOG) * (2 / -_LEAST_LOG),
         taken,
-        values.q >= jnp.max(values.q, axis=0),
+        values.q >= masks.max_over_actions(values.q, legal, axis=0),
         jnp.tanh(normalised_q),
         jnp.tanh(0.3 * normalised_q),
         jnp.tanh(values.disagreement / sigma),

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl.networks.layers import init_linear, linear, lstm_step
+from discorl.rules.masks import max_over_actions, mean_over_actions
 from discorl.rules.returns import take_action
 from discorl.types import Array, Key, Params
 
@@ -77,6 +78,7 @@ class Inputs:
     y_target: Array  # [T+1, B, E]
     z: Array  # [T+1, B, A, E]
     z_target: Array  # [T+1, B, A, E]
+    legal: Array | None = None  # [T+1, B, A] bool, the action mask; None: all actions are legal
 
 
 @jax.tree_util.register_dataclass
@@ -126,18 +128,26 @@ def embed(nets: Sequence[Sequence[Params]], logits: Array) -> Array:
     return jnp.concatenate(outputs, axis=-1)
 
 
-def _action_block(block: Params, per_action: Array, shared: Array | None = None) -> Array:
+def _action_block(
+    block: Params, per_action: Array, legal: Array | None, shared: Array | None = None
+) -> Array:
     """Dense layer on each action's vector joined with the mean over actions, then ReLU.
 
     An action's vector is concat[shared, per_action], [T, B, S] and [T, B, A, C]; the shared part is
-    multiplied only once. Returns [T, B, A, channels].
+    multiplied only once. The mean is over legal actions, [T, B, A, 1]. Returns
+    [T, B, A, channels].
     """
     own, mean = jnp.split(block["w"], 2, axis=0)
     width = own.shape[0] - per_action.shape[-1]
-    once = jnp.mean(per_action, axis=-2) @ mean[width:] + block["b"]
+    once = mean_over_actions(per_action, legal, axis=-2) @ mean[width:] + block["b"]
     if shared is not None:
         once += shared @ (own[:width] + mean[:width])
     return jax.nn.relu(per_action @ own[width:] + once[..., None, :])
+
+
+def _legal_t(inputs: Inputs) -> Array | None:
+    """The mask beside vectors of actions: [T, B, A, 1]."""
+    return None if inputs.legal is None else inputs.legal[:-1, ..., None]
 
 
 def _common_features(inputs: Inputs) -> Array:
@@ -173,17 +183,19 @@ def _features(
 ) -> tuple[Array, Array]:
     """All features of one half, [T, B, F], and the per-action embedding e, [T, B, A, C]."""
     pi = jax.lax.stop_gradient(inputs.pi)[..., None]
+    legal = None if inputs.legal is None else inputs.legal[..., None]
+    legal_t = _legal_t(inputs)
     features = [common, _pair(inputs.y[..., own]), _pair(inputs.y_target[..., own])]
     for z in (inputs.z[..., own], inputs.z_target[..., own]):
         features.append(take_action(z[:-1], inputs.action))
         features.append(_pair(jnp.sum(pi * z, axis=-2)))
-        features.append(_pair(jnp.max(z, axis=-2)))
+        features.append(_pair(max_over_actions(z, legal, axis=-2)))
     before, after = around
     z_inputs = [inputs.z[:-1, ..., own], inputs.z_target[:-1, ..., own]]
     e = jnp.concatenate([before, *z_inputs, after], axis=-1)
     for block in policy_net:
-        e = _action_block(block, e)
-    features += [jnp.mean(e, axis=-2), take_action(e, inputs.action)]
+        e = _action_block(block, e, legal_t)
+    features += [mean_over_actions(e, legal_t, axis=-2), take_action(e, inputs.action)]
     return jnp.concatenate(features, axis=-1), e
 
 
@@ -225,9 +237,10 @@ def apply(
     features, e = _features(inputs, slice(0, width), eta["policy_net"], common, around)
     x = _backward_lstm(eta["trajectory_lstm"], features, inputs.cut)
     x = x * linear(eta["gate"], state.hidden)
-    pi_hat = _action_block(eta["pi_hat_blocks"][0], e, shared=x)
+    legal_t = _legal_t(inputs)
+    pi_hat = _action_block(eta["pi_hat_blocks"][0], e, legal_t, shared=x)
     for block in eta["pi_hat_blocks"][1:]:
-        pi_hat = _action_block(block, pi_hat)
+        pi_hat = _action_block(block, pi_hat, legal_t)
     targets = {
         "pi": linear(eta["pi_hat"], pi_hat)[..., 0],
         "y": linear(eta["y_hat"], x),

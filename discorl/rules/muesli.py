@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl.rules import returns
+from discorl.rules import masks, returns
 from discorl.rules.base import PLAIN, Rule
 from discorl.rules.returns import Moments
 from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, Trajectory
@@ -121,7 +121,8 @@ class Muesli(Rule):
         logits_t = outputs["logits"][:-1]
         log_pi_t = returns.take_action(jax.nn.log_softmax(logits_t), trajectory.action)
         goes_on_t = 1 - trajectory.terminated.astype(logits_t.dtype)
-        predicted = returns.categorical_kl(targets["next_pi"], outputs["aux_pi"])
+        aux_pi = masks.mask_logits(outputs["aux_pi"], trajectory.legal(slice(1, None)))
+        predicted = returns.categorical_kl(targets["next_pi"], aux_pi)
         q_t = returns.take_action(outputs["q"][:-1], trajectory.action)
         return {
             "policy": -log_pi_t * targets["advantage"],

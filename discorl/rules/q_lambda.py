@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl.rules import returns
+from discorl.rules import masks, returns
 from discorl.rules.base import PLAIN, Rule
 from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
 
@@ -40,12 +40,18 @@ class QLambda(Rule):
         """The squashed value of each action, and no policy."""
         return OutputSpec(num_actions, state={"q": (num_actions,)})
 
+    def mask_actions(self, outputs: Outputs, legal: Array) -> Outputs:
+        """No illegal action is ever greedy; the policy reads the mask besides."""
+        q = masks.mask_logits(outputs["q"], legal)
+        return outputs | {"q": q, "legal": legal.astype(q.dtype)}
+
     def policy(self, outputs: Outputs) -> Array:
-        """Logits of the epsilon-greedy policy; see `Rule.policy`."""
-        q = outputs["q"]
-        count = q.shape[-1]
-        greedy = jax.nn.one_hot(jnp.argmax(q, axis=-1), count, dtype=q.dtype)
-        return jnp.log((1 - self.epsilon) * greedy + self.epsilon / count)
+        """Logits of the policy that is epsilon-greedy among legal actions; see `Rule.policy`."""
+        q, legal = outputs["q"], outputs.get("legal")
+        count: Any = q.shape[-1] if legal is None else jnp.sum(legal, axis=-1, keepdims=True)
+        greedy = jax.nn.one_hot(jnp.argmax(q, axis=-1), q.shape[-1], dtype=q.dtype)
+        logits = jnp.log((1 - self.epsilon) * greedy + self.epsilon / count)
+        return masks.mask_logits(logits, None if legal is None else legal > 0)
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array:
         """Values as they are."""

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl.rules import returns
+from discorl.rules import masks, returns
 from discorl.types import Array, Metrics, Outputs, Trajectory
 
 TEMPER = 0.03  # of a policy that is improved
@@ -36,10 +36,9 @@ class Regularisers:
         each, and `q_target` returns, [T, B]. Summaries of outputs are [T+1, B, ...].
         """
         weight = (~trajectory.fillers()).astype(pi.dtype)
-        centres = [
-            jnp.square(returns.weighted_mean(jnp.mean(x, axis=-1), weight))
-            for x in (pi, *predictions)
-        ]
+        means = [masks.mean_over_actions(pi, trajectory.legal(slice(-1)), axis=-1)]
+        means += [jnp.mean(x, axis=-1) for x in predictions]
+        centres = [jnp.square(returns.weighted_mean(mean, weight)) for mean in means]
         policy = jax.lax.stop_gradient(
             improved_policy(trajectory, online, target, q_target, self.target_improvement)
         )
@@ -95,4 +94,4 @@ def improved_policy(
     improved = jax.nn.softmax((1 - TEMPER) * logits + q_advantage)
     improved += advantage[..., None] * (taken - pi)
     # Normalised by the softmax of whoever reads it.
-    return jnp.log(jnp.maximum(improved, LEAST))
+    return masks.mask_logits(jnp.log(jnp.maximum(improved, LEAST)), trajectory.legal(slice(-1)))

@@ -37,6 +37,7 @@ class Policy:
         state = policy.init()  # at the start of every episode
         action, state = policy(observation, state)  # the most likely action
         action, state = policy(observation, state, key)  # a sample
+        action, state = policy(observation, state, action_mask=legal)  # the most likely legal one
         ```
     """
 
@@ -98,7 +99,12 @@ class Policy:
         return PolicyState(forget(state.recurrent_state, ended), recent)
 
     def __call__(
-        self, observation: PyTree, state: PolicyState | None = None, key: Key | None = None
+        self,
+        observation: PyTree,
+        state: PolicyState | None = None,
+        key: Key | None = None,
+        *,
+        action_mask: Any = None,
     ) -> tuple[Array, PolicyState]:
         """Chooses actions.
 
@@ -106,17 +112,22 @@ class Policy:
             observation: one observation, or a batch [N, ...].
             state: from `init` or from the last call; None: the start of an episode.
             key: samples the action; None takes the most likely one.
+            action_mask: legal actions, [A] bool, or [N, A] for a batch; None: all are legal.
 
         Returns:
             the action, [] int32, or the actions, [N] int32; the next state.
 
         Raises:
-            UserError: the observation is not like those that the agent was trained on.
+            UserError: the observation is not like those that the agent was trained on, or the mask
+                does not fit.
         """
         rows, batched = self._as_batch(observation)
         if state is None:
             state = self.init(jax.tree.leaves(rows)[0].shape[0])
-        logits, state = self._step(self.params, rows, state)
+        if action_mask is not None:
+            count = jax.tree.leaves(rows)[0].shape[0]
+            action_mask = self._as_mask(action_mask, count if batched else None)
+        logits, state = self._step(self.params, rows, state, action_mask)
         chosen = jnp.argmax(logits, axis=-1) if key is None else jax.random.categorical(key, logits)
         action = chosen.astype(jnp.int32)
         return (action if batched else action[0]), state
@@ -126,7 +137,7 @@ class Policy:
         return jax.jit(self._advance)
 
     def _advance(
-        self, params: Params, observation: PyTree, state: PolicyState
+        self, params: Params, observation: PyTree, state: PolicyState, action_mask: Array | None
     ) -> tuple[Array, PolicyState]:
         """Logits, [N, A], and the next state."""
         seen, recent = observation, state.recent
@@ -136,8 +147,18 @@ class Policy:
                 lambda old, new: jnp.concatenate([old[1:], new[None]]), recent.frame, observation
             )
             seen, recent = frames.window(frame, age, self.frame_stack), Frames(frame, age)
-        logits, recurrent_state = self.learner.policy(params, seen, state.recurrent_state)
+        logits, recurrent_state = self.learner.policy(
+            params, seen, state.recurrent_state, action_mask
+        )
         return logits, PolicyState(recurrent_state, recent)
+
+    def _as_mask(self, found: Any, batch: int | None) -> Array:
+        """The mask as [N, A] bool."""
+        mask = jnp.asarray(found, bool)
+        expected = (self.num_actions,) if batch is None else (batch, self.num_actions)
+        if mask.shape != expected:
+            raise UserError(f"action_mask has the shape {mask.shape}; expected {expected}")
+        return mask.reshape(-1, self.num_actions)
 
     def _as_batch(self, observation: PyTree) -> tuple[PyTree, bool]:
         """The observation with a batch axis, in the declared dtype, and whether it had one."""

@@ -46,6 +46,7 @@ class Trajectory:
     filler: Array | None = None
     mask: Array | None = None  # [T, B], 0 excludes step t from the loss; None: all ones
     recurrent_state: PyTree = ()  # [1, B, ...], of the network, before observation[0]
+    action_mask: Array | None = None  # [T+1, B, A] bool, legal at observation[t]; None: all are
 
     def fillers(self) -> Array:
         """Steps that stand in for a reset: [T, B] bool."""
@@ -71,6 +72,17 @@ class Trajectory:
         ended = self.terminated.astype(bool)
         begins |= ended if self.truncated is None else ended & ~self.truncated.astype(bool)
         return jnp.concatenate([jnp.zeros_like(begins[:1]), begins])
+
+    def legal(self, moments: slice = slice(None)) -> Array | None:
+        """Legal actions at all or some of the T+1 moments, [T+1, B, A] bool; None: all, always.
+
+        At the last observation of an episode, an environment may permit nothing. All actions count
+        as legal there.
+        """
+        if self.action_mask is None:
+            return None
+        legal = self.action_mask[moments].astype(bool)
+        return legal | ~legal.any(axis=-1, keepdims=True)
 
     def learnable(self, dtype: Any) -> Array:
         """Weight of each step in the loss: [T, B]."""

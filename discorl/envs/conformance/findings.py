@@ -30,6 +30,18 @@ def same(check: str, found: PyTree, expected: PyTree, detail: str) -> Finding:
     return Finding(check, equal, detail if equal else f"it is not so that {detail}")
 
 
+def legal_actions(mask: np.ndarray, acting: np.ndarray) -> Finding:
+    """Whether some action is legal wherever one is taken.
+
+    The mask is [..., A] bool; `acting`, [...] bool, tells where an episode goes on.
+    """
+    legal = mask[acting].sum(axis=-1)
+    stuck = (legal == 0).sum()
+    problems = [f"no action is legal at {stuck} of {legal.size} steps"] if stuck else []
+    detail = f"{legal.min(initial=mask.shape[-1])} to {legal.max(initial=0)} of {mask.shape[-1]}"
+    return judge("action mask", problems, f"{detail} actions are legal")
+
+
 def values(observation: PyTree, reward: np.ndarray) -> Finding:
     """Whether all numbers are finite."""
     parts = {"reward": reward} | {

@@ -7,10 +7,13 @@ import jax
 import numpy as np
 
 from discorl.envs.conformance.calls import Caller, Failed
-from discorl.envs.conformance.findings import at, same, values
-from discorl.envs.host.base import HostEnvironment, HostStep, HostVector
+from discorl.envs.conformance.findings import at, legal_actions, same, values
+from discorl.envs.host.base import EnvironmentFailure, HostEnvironment, HostStep, HostVector
 from discorl.types import PyTree
 from discorl.types.findings import Finding, describe, judge, mismatch, not_checked
+
+# First observations [E, ...], steps, and action masks [steps + 1, E, A] if the environment has any.
+_Played = tuple[PyTree, list[HostStep], np.ndarray | None]
 
 
 def check_host(environment: HostEnvironment, steps: int, count: int, seed: int) -> list[Finding]:
@@ -22,14 +25,17 @@ def check_host(environment: HostEnvironment, steps: int, count: int, seed: int) 
 
 
 def _findings(environment: HostEnvironment, steps: int, count: int, seed: int) -> list[Finding]:
-    first, played = _play(environment, steps, count, seed)
+    first, played, masks = _play(environment, steps, count, seed)
     types = _types(environment, first, played, count)
     if not types.ok:
         return [types]
     observations = jax.tree.map(lambda *x: np.stack(x), *[step.observation for step in played])
     findings = [types, values(observations, np.stack([step.reward for step in played]))]
+    if masks is not None:
+        ended = [(step.terminated | step.truncated) & ~step.first for step in played]
+        findings.append(legal_actions(masks[1:], ~np.stack(ended)))
     if environment.deterministic:
-        findings += _repeated(environment, first, played, count, seed)
+        findings += _repeated(environment, (first, played, masks), count, seed)
     else:
         why = "it is declared that the same seed may give other episodes"
         findings += [not_checked(check, why) for check in ("determinism", "by hand")]
@@ -37,31 +43,24 @@ def _findings(environment: HostEnvironment, steps: int, count: int, seed: int) -
 
 
 def _repeated(
-    environment: HostEnvironment, first: PyTree, played: list[HostStep], count: int, seed: int
+    environment: HostEnvironment, played: _Played, count: int, seed: int
 ) -> list[Finding]:
     """Repeats the episodes, once as before and once with a single environment."""
-    again = _play(environment, len(played), count, seed)
-    alone = _play(environment, len(played), 1, seed)
+    again = _play(environment, len(played[1]), count, seed)
+    alone = _play(environment, len(played[1]), 1, seed)
     return [
-        same(
-            "determinism",
-            (first, _rows(played)),
-            (again[0], _rows(again[1])),
-            "the same seed gives the same episodes",
-        ),
+        same("determinism", _rows(played), _rows(again), "the same seed gives the same episodes"),
         same(
             "by hand",
-            (at(first, slice(1)), _rows(played, slice(1))),
-            (alone[0], _rows(alone[1])),
+            _rows(played, slice(1)),
+            _rows(alone),
             "one environment on its own sees what the first of several does",
         ),
     ]
 
 
-def _play(
-    environment: HostEnvironment, steps: int, count: int, seed: int
-) -> tuple[PyTree, list[HostStep]]:
-    """Plays random actions; those of the first environment do not depend on the count."""
+def _play(environment: HostEnvironment, steps: int, count: int, seed: int) -> _Played:
+    """Plays random legal actions; those of the first environment do not depend on the count."""
     generators = [np.random.default_rng([seed, index]) for index in range(count)]
     with Caller(environment.timeout, count, seed) as caller:
         vector = caller.call("start", lambda: environment.start(count, seed))
@@ -70,16 +69,38 @@ def _play(
             raise Failed(f"start returned a {kind}; expected a HostVector")
         caller.at_end(vector.close)
         first = caller.call("reset", lambda: jax.tree.map(np.array, vector.reset()))
-        played = []
+        played: list[HostStep] = []
+        ask = functools.partial(_mask, environment, vector, count)
+        masks = [caller.call("action_mask", ask)]
         for number in range(1, steps + 1):
-            drawn = [generator.integers(environment.num_actions) for generator in generators]
+            drawn = [_draw(generators[i], masks[-1][i]) for i in range(count)]
             act = functools.partial(_step, vector, np.array(drawn, np.int32))
             step = caller.call("step", act, number)
             if not isinstance(step, HostStep):
                 kind = type(step).__name__
                 raise Failed(f"step returned a {kind} at step {number}; expected a HostStep")
             played.append(step)
-    return first, played
+            masks.append(caller.call("action_mask", ask, number))
+    return first, played, np.stack(masks) if environment.has_action_mask else None
+
+
+def _mask(environment: HostEnvironment, vector: HostVector, count: int) -> np.ndarray:
+    """Legal actions, [E, A] bool; all if the environment has no action mask."""
+    expected = (count, environment.num_actions)
+    if not environment.has_action_mask:
+        return np.ones(expected, bool)
+    mask = np.array(vector.action_mask())
+    if mask.shape != expected or mask.dtype != bool:
+        raise EnvironmentFailure(
+            f"returned {describe(mask)}; expected [{count}, {environment.num_actions}] bool"
+        )
+    return mask
+
+
+def _draw(generator: np.random.Generator, legal: np.ndarray) -> int:
+    """A random action; a legal one, if any is."""
+    actions = np.flatnonzero(legal) if legal.any() else np.arange(len(legal))
+    return int(actions[generator.integers(len(actions))])
 
 
 def _step(vector: HostVector, actions: np.ndarray) -> Any:
@@ -92,10 +113,12 @@ def _step(vector: HostVector, actions: np.ndarray) -> Any:
     return HostStep(observation, np.array(step.reward), flags[0], flags[1], flags[2])
 
 
-def _rows(played: list[HostStep], index: slice = slice(None)) -> list[dict[str, PyTree]]:
+def _rows(played: _Played, index: slice = slice(None)) -> PyTree:
     """What some of the environments returned, step by step."""
+    first, steps, masks = played
     names = ("observation", "reward", "terminated", "truncated", "first")
-    return [{name: at(getattr(step, name), index) for name in names} for step in played]
+    rows = [{name: at(getattr(step, name), index) for name in names} for step in steps]
+    return at(first, index), rows, at(masks, slice(None), index)
 
 
 def _types(

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Environment, Step
-from discorl.envs.conformance.findings import at, difference, same, values
-from discorl.types import Key, PyTree
+from discorl.envs.conformance.findings import at, difference, legal_actions, same, values
+from discorl.types import Array, Key, PyTree
 from discorl.types.findings import Finding, judge, mismatch, not_checked, raised
 
 
@@ -36,13 +36,17 @@ def _played(environment: Environment, steps: int, count: int, seed: int) -> list
     play = jax.jit(lambda key: _play_many(environment, key, steps, count))
     played = _call(f"playing {steps} steps with seed {seed}", play, key)
     again = play(key)
-    first, step = jax.device_get(played)
-    return [
+    first, step, mask = jax.device_get(played)
+    findings = [
         same("determinism", played, again, "the same seed gives the same episodes"),
         values(step.observation, step.reward),
         _by_hand(environment, first, step, key, count),
         _ends(first, step),
     ]
+    if mask is None:
+        return findings
+    over = np.cumsum(step.terminated | step.truncated, axis=1) > 0
+    return [*findings, legal_actions(mask, ~np.pad(over, ((0, 0), (1, 0)))[:, :-1])]
 
 
 def check_types(environment: Environment) -> Finding:
@@ -63,6 +67,8 @@ def _types(environment: Environment) -> Finding:
     if not isinstance(done, tuple) or len(done) != 2 or not isinstance(done[1], Step):
         return Finding("types", False, f"step returned {_kind(done)}; {_PAIRS['step']}")
     following, step = done
+    mask = _call("action_mask", jax.eval_shape, environment.action_mask, state)
+    expected_mask = mask and jax.ShapeDtypeStruct((environment.num_actions,), bool)
     flag, reward = jax.ShapeDtypeStruct((), bool), jax.ShapeDtypeStruct((), jnp.float32)
     problems = [
         *mismatch("reset's observation", first, environment.observation),
@@ -71,6 +77,7 @@ def _types(environment: Environment) -> Finding:
         *mismatch("step's reward", step.reward, reward),
         *mismatch("step's terminated", step.terminated, flag),
         *mismatch("step's truncated", step.truncated, flag),
+        *mismatch("action_mask", mask, expected_mask),
     ]
     return judge("types", problems, "reset and step return what is declared")
 
@@ -96,20 +103,32 @@ def _keys(key: Key, index: Any, time: Any) -> tuple[Key, Key]:
     return action_key, step_key
 
 
-def _play_many(environment: Environment, key: Key, steps: int, count: int) -> tuple[PyTree, Step]:
+def _choose(environment: Environment, mask: Array | None, key: Key) -> Array:
+    """A random action; a legal one, if any is."""
+    if mask is None:
+        return jax.random.randint(key, (), 0, environment.num_actions)
+    return jax.random.categorical(key, jnp.where(mask | ~mask.any(), 0.0, -jnp.inf))
+
+
+def _play_many(
+    environment: Environment, key: Key, steps: int, count: int
+) -> tuple[PyTree, Step, Array | None]:
     """Random actions from fresh starts: first observations [E, ...] and steps [E, T, ...].
 
-    Nothing is reset; whatever follows the end of an episode is ignored.
+    Also returns the action masks before the steps, [E, T, A], if there are any. Nothing is reset;
+    whatever follows the end of an episode is ignored.
     """
 
-    def play(index: Any) -> tuple[PyTree, Step]:
-        def advance(state: PyTree, time: Any) -> tuple[PyTree, Step]:
+    def play(index: Any) -> tuple[PyTree, Step, Array | None]:
+        def advance(state: PyTree, time: Any) -> tuple[PyTree, tuple[Step, Array | None]]:
             action_key, step_key = _keys(key, index, time)
-            action = jax.random.randint(action_key, (), 0, environment.num_actions)
-            return environment.step(state, action, step_key)
+            mask = environment.action_mask(state)
+            action = _choose(environment, mask, action_key)
+            state, step = environment.step(state, action, step_key)
+            return state, (step, mask)
 
         state, observation = environment.reset(jax.random.fold_in(key, count + index))
-        return observation, jax.lax.scan(advance, state, jnp.arange(steps))[1]
+        return observation, *jax.lax.scan(advance, state, jnp.arange(steps))[1]
 
     return jax.vmap(play)(jnp.arange(count))
 
@@ -118,13 +137,13 @@ def _by_hand(environment: Environment, first: PyTree, step: Step, key: Key, coun
     """A single environment, stepped until its episode ends, agrees with the batch."""
     index = int(np.argmax((step.terminated | step.truncated).any(axis=1)))  # one that ends, if any
     alone = jax.jit(environment.step)
+    choose = jax.jit(lambda state, key: _choose(environment, environment.action_mask(state), key))
     state, observation = jax.jit(environment.reset)(jax.random.fold_in(key, count + index))
     problems = difference("the first observation", observation, at(first, index))
     time = 0
     for time in range(step.reward.shape[1]):
         action_key, step_key = _keys(key, index, time)
-        action = jax.random.randint(action_key, (), 0, environment.num_actions)
-        state, result = alone(state, action, step_key)
+        state, result = alone(state, choose(state, action_key), step_key)
         expected = at(step, index, time)
         problems += difference(f"step {time}", result, expected)
         if problems or expected.terminated or expected.truncated:

@@ -69,6 +69,13 @@ class HostVector(abc.ABC):
             EnvironmentFailure: an environment failed; `index` tells which.
         """
 
+    def action_mask(self) -> np.ndarray | None:
+        """Legal actions at the latest observations, [E, A] bool.
+
+        Asked for after `reset` and after every `step` if `HostEnvironment.has_action_mask`.
+        """
+        return None
+
     def render(self) -> np.ndarray | None:
         """A frame of the first environment, [height, width, 3] uint8; None if there is none."""
         return None
@@ -96,6 +103,7 @@ class HostEnvironment(abc.ABC):
         def observation(self) -> PyTree:
             """Shape and dtype of an observation: a pytree of `jax.ShapeDtypeStruct`."""
 
+    has_action_mask: bool = False  # whether `HostVector.action_mask` says which actions are legal
     episode_metrics: tuple[str, ...] = ()  # what is reported of every finished episode
     deterministic: bool = True  # whether episodes are a function of seeds and actions
     timeout: float = 120.0  # seconds after which a call of a vector counts as hung

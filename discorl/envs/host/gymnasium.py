@@ -21,7 +21,15 @@ from discorl.envs.host.base import (
     seeds_from,
 )
 from discorl.envs.host.serial import Outcome
-from discorl.envs.host.spaces import actions_of, arrangement_of, numbers_of, observation_of
+from discorl.envs.host.spaces import (
+    ACTION_MASK,
+    actions_of,
+    arrangement_of,
+    mask_in,
+    numbers_of,
+    observation_of,
+    without_mask,
+)
 from discorl.envs.host.workers import vector_of
 from discorl.types import PyTree, UserError, imports
 from discorl.types.validation import integer
@@ -96,27 +104,37 @@ def from_gymnasium(
             step takes less than about 0.1 ms.
     """
     integer("workers", workers, least=0, owner=name)
-    spaces = _spaces_of(create(False), "observation_space", "action_space", bins, name)
-    return _Gymnasium(name, create, *spaces, episode_metrics, workers)
+    with contextlib.ExitStack() as stack:
+        stack.callback(close_unused, env := create(False))
+        parts = _spaces_of(env, "observation_space", "action_space", bins, name)
+        masked = parts[-1] or _tells_mask(env, len(parts[-2]))
+    return _Gymnasium(name, create, *parts[:-1], masked, episode_metrics, workers)
+
+
+def _tells_mask(env: gymnasium.Env, num_actions: int) -> bool:
+    """Whether `info` holds an action mask at the start of an episode."""
+    with contextlib.suppress(Exception):  # to be reported where the environment is used
+        mask_in(None, env.reset(seed=0)[1], num_actions)
+        return True
+    return False
 
 
 def _spaces_of(
     env: gymnasium.Env | VectorEnv, seen: str, taken: str, bins: int | None, name: str
-) -> tuple[PyTree, Reader, np.ndarray]:
-    """Observation specs, how to read observations, and all actions; then closes the environment."""
+) -> tuple[PyTree, Reader, np.ndarray, bool]:
+    """Observation specs, how to read them, all actions, and whether observations hold a mask."""
     try:
-        try:
-            spaces = getattr(env, seen), getattr(env, taken)
-        except Exception as error:  # also if there is none
-            reason = f"{type(error).__name__}: {error}"
-            raise UserError(f"{name} needs {seen} and {taken}, but raised {reason}") from error
-        return *observation_of(spaces[0], name), actions_of(spaces[1], bins, name)
-    finally:
-        close_unused(env)
+        space, action_space = getattr(env, seen), getattr(env, taken)
+    except Exception as error:  # also if there is none
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{name} needs {seen} and {taken}, but raised {reason}") from error
+    actions = actions_of(action_space, bins, name)
+    shown = without_mask(space, len(actions))
+    return *observation_of(shown, name), actions, shown is not space
 
 
 def close_unused(env: gymnasium.Env | VectorEnv) -> None:
-    """Closes an environment that was never reset, ignoring errors that this may raise."""
+    """Closes an environment that takes no step, ignoring errors that this may raise."""
     with contextlib.suppress(Exception):
         env.close()
 
@@ -130,6 +148,7 @@ class _Task(HostEnvironment):
     spec: PyTree
     read: Reader  # of one environment's observation, or of a batch
     actions: np.ndarray  # [A, ...]
+    has_action_mask: bool = False
     episode_metrics: tuple[str, ...] = ()
 
     @property
@@ -153,6 +172,7 @@ class _Gymnasium(_Task):
             workers=self.workers,
             timeout=self.timeout,
             read=self.read,
+            mask=self.num_actions if self.has_action_mask else None,
         )
 
 
@@ -160,21 +180,29 @@ class _Single:
     """See `discorl.envs.host.serial.Single`."""
 
     def __init__(self, task: _Gymnasium, render: bool) -> None:
-        self._metrics = task.episode_metrics
+        self._metrics, self._has_mask = task.episode_metrics, task.has_action_mask
         self._env = task.create(render)
-        self._arrange = arrangement_of(self._env.observation_space)
+        self._arrange = arrangement_of(without_mask(self._env.observation_space, task.num_actions))
         # Whole numbers as Python's own, which spaces recognise several times as fast as numpy's.
         whole = isinstance(self._env.action_space, gymnasium.spaces.Discrete)
         self._actions = task.actions.tolist() if whole else list(task.actions)
 
     def reset(self, seed: int | None) -> PyTree:
-        return self._arrange(self._env.reset(seed=seed)[0])
+        return self._see(*self._env.reset(seed=seed))
+
+    def _see(self, seen: Any, info: Mapping[str, Any]) -> PyTree:
+        if self._has_mask:
+            self._mask = mask_in(seen, info, len(self._actions))
+        return self._arrange(seen)
+
+    def action_mask(self) -> np.ndarray:
+        return self._mask
 
     def step(self, action: int) -> Outcome:
         seen, reward, terminated, truncated, info = self._env.step(self._actions[action])
         over = terminated or truncated
         numbers = numbers_of(info, self._metrics) if over else NO_METRICS
-        return self._arrange(seen), float(reward), bool(terminated), bool(truncated), numbers
+        return self._see(seen, info), float(reward), bool(terminated), bool(truncated), numbers
 
     def render(self) -> np.ndarray | None:
         return None if self._env.render_mode != "rgb_array" else np.asarray(self._env.render())
@@ -202,10 +230,10 @@ def from_vector(
         bins: number of values that each dimension of a continuous action is discretised into.
         episode_metrics: keys of numbers in `info` to report for every finished episode.
     """
-    single = ("single_observation_space", "single_action_space")
-    return VectorTask(
-        name, create, *_spaces_of(create(1, False), *single, bins, name), episode_metrics
-    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(close_unused, vector := create(1, False))
+        parts = _spaces_of(vector, "single_observation_space", "single_action_space", bins, name)
+    return VectorTask(name, create, *parts, episode_metrics)
 
 
 class VectorTask(_Task):
@@ -240,7 +268,19 @@ class GymnasiumVector(HostVector):
         self._ended = np.zeros(vector.num_envs, bool)  # by the latest step, and not begun anew
 
     def reset(self) -> PyTree:
-        return self._task.read(self._vector.reset(seed=self._seed)[0])
+        return self._show(self._read(self._vector.reset(seed=self._seed)[0]))
+
+    def _read(self, found: Any) -> PyTree:
+        """Observations and, if they hold one, the action mask."""
+        mask = np.asarray(found[ACTION_MASK], bool) if self._task.has_action_mask else None
+        return self._task.read(found), mask
+
+    def _show(self, seen: PyTree) -> PyTree:
+        observation, self._mask = seen
+        return observation
+
+    def action_mask(self) -> np.ndarray | None:
+        return self._mask
 
     def step(self, action: np.ndarray) -> HostStep:
         filler = self._ended
@@ -255,30 +295,30 @@ class GymnasiumVector(HostVector):
         }
         if self._mode is AutoresetMode.NEXT_STEP:
             self._ended, first = terminated | truncated, filler
-            observation = self._task.read(found)
+            seen = self._read(found)
         else:
             self._ended, first = truncated, filler | terminated
             if self._mode is AutoresetMode.DISABLED:
-                observation = self._after_disabled(found, first)
+                seen = self._after_disabled(found, first)
             else:
-                observation = self._after_same_step(found, info, filler)
+                seen = self._after_same_step(found, info, filler)
         reward = np.where(filler, 0, reward).astype(np.float32)
-        return HostStep(observation, reward, terminated, truncated, first, metrics)
+        return HostStep(self._show(seen), reward, terminated, truncated, first, metrics)
 
     def _after_disabled(self, found: Any, first: np.ndarray) -> PyTree:
-        last = self._task.read(found)
+        last = self._read(found)
         begin = first | self._ended  # those that were cut begin once more after their filler
         return _pick(self._ended, last, self._begin(begin)) if begin.any() else last
 
     def _after_same_step(self, found: Any, info: Mapping[str, Any], filler: np.ndarray) -> PyTree:
-        began = self._begin(filler) if filler.any() else self._task.read(found)
+        began = self._begin(filler) if filler.any() else self._read(found)
         if not self._ended.any():
             return began
-        final = [self._task.read(x) for x in np.asarray(info["final_obs"])[self._ended]]
+        final = [self._read(x) for x in np.asarray(info["final_obs"])[self._ended]]
         return _put(began, self._ended, final)
 
     def _begin(self, which: np.ndarray) -> PyTree:
-        return self._task.read(self._vector.reset(options={"reset_mask": which.copy()})[0])
+        return self._read(self._vector.reset(options={"reset_mask": which.copy()})[0])
 
     def render(self) -> np.ndarray | None:
         pictures = self._vector.render() if self._vector.render_mode == "rgb_array" else None

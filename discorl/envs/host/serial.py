@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
 import numpy as np
@@ -31,6 +31,13 @@ class Single(Protocol):
 
     def close(self) -> None:
         """Releases all resources of the environment."""
+
+
+class MaskedSingle(Single, Protocol):
+    """A single environment in which not every action is always legal."""
+
+    def action_mask(self) -> np.ndarray:
+        """Legal actions at the latest observation, [A] bool."""
 
 
 class SerialVector(HostVector):
@@ -106,6 +113,11 @@ class SerialVector(HostVector):
         self._cut = truncated.copy()
         seen = batch(observations, self._expected, self._read)
         return HostStep(seen, reward, terminated, truncated, first, metrics)
+
+    def action_mask(self) -> np.ndarray:
+        return np.array(
+            [cast(MaskedSingle, single).action_mask() for single in self._singles], bool
+        )
 
     def render(self) -> np.ndarray | None:
         self._drawn = True

@@ -11,16 +11,20 @@ from discorl.envs.actions import combinations
 from discorl.envs.host.base import EnvironmentFailure, Reader, as_dtype
 from discorl.types import PyTree, UserError
 
+ACTION_MASK = "action_mask"  # key of a mask in observations and in `info`
+
 
 def observation_of(space: spaces.Space, name: str) -> tuple[PyTree, Reader]:
     """Specs of a space's elements for a network, and a function that reads elements.
 
     A `Box` stays as it is, except that float64 and int64 become float32. `Discrete`,
     `MultiDiscrete` and `MultiBinary` become one-hot or binary float32. `Dict` and `Tuple` become
-    dicts and tuples of their parts. The function reads one element or a batch of them.
+    dicts and tuples of their parts; text in a `Dict` is left out. The function reads one element or
+    a batch of them.
     """
     if isinstance(space, spaces.Dict):
-        parts = {key: observation_of(part, name) for key, part in space.spaces.items()}
+        shown = {key: part for key, part in space.spaces.items() if not _is_text(part)}
+        parts = {key: observation_of(part, name) for key, part in shown.items()}
         readers = {key: read for key, (_, read) in parts.items()}
         return (
             {key: like for key, (like, _) in parts.items()},
@@ -41,12 +45,41 @@ def arrangement_of(space: spaces.Space) -> Callable[[Any], PyTree]:
     Environments may return lists for arrays, and dicts with more keys than they declare.
     """
     if isinstance(space, spaces.Dict):
-        parts = {key: arrangement_of(part) for key, part in space.spaces.items()}
+        shown = {key: part for key, part in space.spaces.items() if not _is_text(part)}
+        parts = {key: arrangement_of(part) for key, part in shown.items()}
         return lambda x: {key: arrange(x[key]) for key, arrange in parts.items()}
     if isinstance(space, spaces.Tuple):
         several = [arrangement_of(part) for part in space.spaces]
         return lambda x: tuple(arrange(y) for arrange, y in zip(several, x, strict=True))
     return np.asarray
+
+
+def _is_text(space: spaces.Space) -> bool:
+    """Whether elements are strings, as missions of MiniGrid are."""
+    return space.dtype is not None and np.dtype(space.dtype).kind == "U"
+
+
+def without_mask(space: spaces.Space, num_actions: int) -> spaces.Space:
+    """The space without the part that is an action mask, if it is a `Dict` with one."""
+    if not isinstance(space, spaces.Dict) or ACTION_MASK not in space.spaces:
+        return space
+    if np.prod(space[ACTION_MASK].shape or ()) != num_actions:
+        return space
+    return spaces.Dict({key: part for key, part in space.spaces.items() if key != ACTION_MASK})
+
+
+def mask_in(found: Any, info: Mapping[str, Any], num_actions: int) -> np.ndarray:
+    """The action mask in one observation or in `info`, [A] bool.
+
+    Raises:
+        EnvironmentFailure: neither holds a mask of that many actions.
+    """
+    mask = found.get(ACTION_MASK) if isinstance(found, Mapping) else None
+    mask = info.get(ACTION_MASK) if mask is None else mask
+    if mask is None or np.size(mask) != num_actions:
+        shape = "no action mask" if mask is None else f"an action mask of shape {np.shape(mask)}"
+        raise EnvironmentFailure(f"returned {shape}; expected one of {num_actions} actions")
+    return np.asarray(mask, bool).ravel()
 
 
 def _leaf(space: spaces.Space, name: str) -> tuple[jax.ShapeDtypeStruct, Reader]:

@@ -39,14 +39,15 @@ class Board:
     truncated: np.ndarray
     first: np.ndarray
     observation: PyTree
+    action_mask: np.ndarray | None  # if environments have one
 
 
-def board_size(observation: PyTree, count: int) -> int:
-    """Bytes of a board for `count` environments."""
-    return sum(map(_padded, jax.tree.leaves(_description(observation, count))))
+def board_size(observation: PyTree, count: int, mask: int | None) -> int:
+    """Bytes of a board for `count` environments with action masks of that length, if any."""
+    return sum(map(_padded, jax.tree.leaves(_description(observation, count, mask))))
 
 
-def board_on(memory: mmap.mmap, observation: PyTree, count: int) -> Board:
+def board_on(memory: mmap.mmap, observation: PyTree, count: int, mask: int | None) -> Board:
     """Maps the board of `count` environments onto memory of `board_size` bytes."""
     offset = 0
 
@@ -56,15 +57,16 @@ def board_on(memory: mmap.mmap, observation: PyTree, count: int) -> Board:
         offset += _padded(like)
         return array
 
-    return Board(*jax.tree.map(place, _description(observation, count)))
+    return Board(*jax.tree.map(place, _description(observation, count, mask)))
 
 
-def _description(observation: PyTree, count: int) -> tuple[PyTree, ...]:
+def _description(observation: PyTree, count: int, mask: int | None) -> tuple[PyTree, ...]:
     """Shapes and dtypes of a board, in the order of its fields."""
     numbers = [jax.ShapeDtypeStruct((count,), kind) for kind in (np.int32, np.float32)]
     flags = [jax.ShapeDtypeStruct((count,), np.bool_)] * 3
     seen = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), observation)
-    return (*numbers, *flags, seen)
+    legal = None if mask is None else jax.ShapeDtypeStruct((count, mask), np.bool_)
+    return (*numbers, *flags, seen, legal)
 
 
 def _padded(like: jax.ShapeDtypeStruct) -> int:
@@ -81,6 +83,7 @@ class Job:
     start: int  # which of the vector's environments is its first
     count: int  # environments of the vector
     observation: PyTree  # shapes and dtypes of one
+    mask: int | None = None  # length of an action mask, if environments have one
 
     def encode(self) -> bytes:
         """Encodes the job together with this process's `sys.path`."""
@@ -100,8 +103,9 @@ def main(pipe: int, memory: int, parent: int) -> None:
     connection = Connection(pipe)
     try:
         job = Job.decode(connection.recv_bytes())
-        shared = mmap.mmap(memory, board_size(job.observation, job.count))
-        _Server(connection, job, board_on(shared, job.observation, job.count)).serve()
+        sizes = job.observation, job.count, job.mask
+        shared = mmap.mmap(memory, board_size(*sizes))
+        _Server(connection, job, board_on(shared, *sizes)).serve()
     except (EOFError, ConnectionError):
         return  # nobody is there any more
 
@@ -167,3 +171,6 @@ class _Server:
     def _show(self, found: PyTree) -> None:
         seen = check_observation(found, self._job.observation, len(self._job.seeds))
         jax.tree.map(np.copyto, self._board.observation, seen)
+        if self._board.action_mask is not None:
+            assert self._vector is not None
+            self._board.action_mask[...] = self._vector.action_mask()

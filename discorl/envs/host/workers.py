@@ -49,18 +49,20 @@ def vector_of(
     workers: int,
     timeout: float = 120.0,
     read: Reader | None = None,
+    mask: int | None = None,
 ) -> HostVector:
     """A vector of single environments, one per seed.
 
     `workers` is capped at the number of environments; 0 or 1 steps them in this process. A worker
     counts as hung after `timeout` seconds. `read` maps the stacked observations of environments
-    that step together, [n, ...], to those that agents see.
+    that step together, [n, ...], to those that agents see. `mask` is the number of actions if the
+    environments have an action mask (`MaskedSingle`).
     """
     workers = min(workers, len(seeds))
     if workers <= 1:
         return SerialVector(make, seeds, observation=observation, read=read)
     return WorkerVector(
-        make, seeds, observation=observation, workers=workers, timeout=timeout, read=read
+        make, seeds, observation=observation, workers=workers, timeout=timeout, read=read, mask=mask
     )
 
 
@@ -105,21 +107,22 @@ class WorkerVector(HostVector):
         workers: int,
         timeout: float = 120.0,
         read: Reader | None = None,
+        mask: int | None = None,
     ) -> None:
         """Starts the processes; see `vector_of`."""
         self._timeout = timeout
         self._workers: list[_Worker] = []
         pickled = _pickle((make, read))
-        with _shared_file(worker.board_size(observation, len(seeds))) as file:
+        with _shared_file(worker.board_size(observation, len(seeds), mask)) as file:
             memory = mmap.mmap(file.fileno(), 0)
-            self._board = worker.board_on(memory, observation, len(seeds))
+            self._board = worker.board_on(memory, observation, len(seeds), mask)
             try:
                 for part in np.array_split(np.arange(len(seeds)), workers):
                     indices = range(int(part[0]), int(part[-1]) + 1)
                     self._workers.append(_start(indices, file.fileno()))
                 for each in self._workers:
                     own = [seeds[i] for i in each.indices]
-                    job = Job(pickled, own, each.indices.start, len(seeds), observation)
+                    job = Job(pickled, own, each.indices.start, len(seeds), observation, mask)
                     each.send(job.encode())
                 self._answers()
             except BaseException:
@@ -141,6 +144,9 @@ class WorkerVector(HostVector):
         return HostStep(
             board.observation, board.reward, board.terminated, board.truncated, board.first, metrics
         )
+
+    def action_mask(self) -> np.ndarray | None:
+        return self._board.action_mask
 
     def render(self) -> np.ndarray | None:
         first = self._workers[0]

@@ -45,7 +45,9 @@ def record(subject: Subject, max_steps: int = MOST_STEPS) -> Episode:
     environment = agent.stacked_environment
     frames = [environment.render(each.environment) for each in played]
     pictures = [] if any(f is None for f in frames[:-1]) else [f for f in frames if f is not None]
-    seen = jax.tree.map(lambda *x: jnp.stack(x), *(each.observation for each in played))
+    moments = [(each.environment, each.observation) for each in played]
+    states, seen = jax.tree.map(lambda *x: jnp.stack(x), *moments)
+    action_mask = jax.vmap(environment.action_mask)(states)
     if agent.config.frame_stack > 1:
         seen = stacks_of(seen, agent.config.frame_stack)
     steps = played[:-1]
@@ -60,6 +62,7 @@ def record(subject: Subject, max_steps: int = MOST_STEPS) -> Episode:
         behaviour_logits=jnp.zeros((*action.shape, subject.learner.num_actions)),
         truncated=zeros,
         recurrent_state=jax.tree.map(lambda x: x[None], played[0].recurrent_state),
+        action_mask=None if action_mask is None else action_mask[:, None],
     )
     reading = jax.jit(lambda state, eta, x: read(subject.learner, state, eta, x))(
         moment.state, subject.eta, trajectory

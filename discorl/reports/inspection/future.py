@@ -15,6 +15,7 @@ before its first update, and on targets shuffled over time and environments.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import jax
@@ -122,7 +123,7 @@ def _play(subject: Subject, state: LearnerState, key: Key) -> tuple[Reading, Arr
     start_key, key = jax.random.split(key)
     actor = acting.init(environment, start_key, ENVIRONMENTS, learner.network.state)
     _, trajectory, _ = acting.rollout(
-        environment, lambda x, m: agent.policy(state.params, x, m), actor, key, STEPS
+        environment, functools.partial(agent.policy, state.params), actor, key, STEPS
     )
     if agent.config.frame_stack > 1:
         trajectory = frames.without_repeats(trajectory)

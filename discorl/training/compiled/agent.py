@@ -1,6 +1,7 @@
 """An agent and its environments in JAX: acting, replay, targets and updates as pure functions."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +32,16 @@ class CompiledAgent:
         return self.environment if size == 1 else frames.FrameStack(self.environment, size)
 
     def policy(
-        self, params: Params, observation: PyTree, recurrent_state: PyTree = ()
+        self,
+        params: Params,
+        observation: PyTree,
+        recurrent_state: PyTree = (),
+        action_mask: Array | None = None,
     ) -> tuple[Array, PyTree]:
         """See `Learner.policy`, for observations [N, ...] of `stacked_environment`."""
         size = self.config.frame_stack
         seen = observation if size == 1 else frames.stacks_of(observation, size)
-        return self.learner.policy(params, seen, recurrent_state)
+        return self.learner.policy(params, seen, recurrent_state, action_mask)
 
     def init(self, key: Key, lifetime: Array | int) -> TrainState:
         """A fresh agent in fresh environments.
@@ -60,9 +65,7 @@ class CompiledAgent:
     ) -> tuple[ActorState, Trajectory, EpisodeStatistics]:
         """Acts for one rollout, [T, E]."""
 
-        def policy(observation: PyTree, recurrent_state: PyTree) -> tuple[Array, PyTree]:
-            return self.policy(params, observation, recurrent_state)
-
+        policy = functools.partial(self.policy, params)
         actor, trajectory, episodes = acting.rollout(
             self.stacked_environment, policy, actor, key, self.config.unroll
         )

@@ -29,13 +29,15 @@ def play(one: Callable, params_by_seed: list[Params], key: Key) -> Episodes:
 def _choose(
     agent: CompiledAgent,
     params: Params,
+    state: PyTree,
     observation: PyTree,
     recurrent_state: PyTree,
     key: Key,
     greedy: bool,
 ) -> tuple[Array, PyTree]:
-    """Actions for a batch of observations, and the next recurrent state."""
-    logits, recurrent_state = agent.policy(params, observation, recurrent_state)
+    """Actions for a batch of states and their observations, and the next recurrent state."""
+    action_mask = jax.vmap(agent.stacked_environment.action_mask)(state)
+    logits, recurrent_state = agent.policy(params, observation, recurrent_state, action_mask)
     action = jnp.argmax(logits, axis=-1) if greedy else jax.random.categorical(key, logits)
     return action, recurrent_state
 
@@ -56,7 +58,7 @@ def _play(
         state, observation, recurrent_state, total, length, ended, step = carry
         act_key, step_key = jax.random.split(jax.random.fold_in(key, step))
         action, recurrent_state = _choose(
-            agent, params, observation, recurrent_state, act_key, greedy
+            agent, params, state, observation, recurrent_state, act_key, greedy
         )
         keys = jax.random.split(step_key, episodes)
         state, result = jax.vmap(environment.step)(state, action, keys)
@@ -101,11 +103,11 @@ def episode(
     state, observation = environment.reset(reset_key)
     recurrent_state = blank_state(agent.learner.network.state, 1)
     step = jax.jit(environment.step)
-    choose = jax.jit(lambda p, x, m, k: _choose(agent, p, x, m, k, greedy))
+    choose = jax.jit(lambda p, s, x, m, k: _choose(agent, p, s, x, m, k, greedy))
     for i in range(max_steps):
         act_key, step_key = jax.random.split(jax.random.fold_in(key, i))
-        batch = jax.tree.map(lambda x: x[None], observation)
-        action, following = choose(params, batch, recurrent_state, act_key)
+        batch = jax.tree.map(lambda x: x[None], (state, observation))
+        action, following = choose(params, *batch, recurrent_state, act_key)
         next_state, result = step(state, action[0], step_key)
         yield Moment(state, observation, recurrent_state, int(action[0]), float(result.reward))
         state, observation, recurrent_state = next_state, result.observation, following

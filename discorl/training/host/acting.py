@@ -73,6 +73,7 @@ class HostActor:
             self._vector = self._environment.start(self._count, self._seed, render=self._render)
             found = self._vector.reset()
             self._observation = check_observation(found, self._expected, self._count)
+            self._mask = self._ask_mask()
         programs = self._programs.programs
         self._page, self._recurrent_state = programs.page(), programs.blank()
         for x, seen in zip(*map(jax.tree.leaves, (self._page, self._observation)), strict=True):
@@ -90,18 +91,27 @@ class HostActor:
         noise, page = np.asarray(drawn), self._turn_page()
         leaves, buffer = jax.tree.leaves(page), RolloutBuffer(self._length, self._count)
         logits, action = np.empty_like(noise), np.empty(noise.shape[:2], np.int32)
+        masks = self._programs.programs.masks(self._length + 1)
+        if masks is not None:
+            masks[0] = self._mask
         age = np.zeros((self._length + 1, self._count), np.int32)
         age[0], before = self._age, self._taken
         try:
             for t in range(self._length):
                 answer, recurrent_state = self._act(
-                    params, [x[t : t + size] for x in leaves], age[t], recurrent_state
+                    params,
+                    [x[t : t + size] for x in leaves],
+                    age[t],
+                    recurrent_state,
+                    None if masks is None else masks[t],
                 )
                 logits[t] = np.asarray(answer)
                 action[t] = (logits[t] + noise[t]).argmax(axis=-1)  # the Gumbel-max trick
                 buffer.add(t, self._step(action[t]))
                 for x, seen in zip(leaves, jax.tree.leaves(self._observation), strict=True):
                     x[t + size] = seen
+                if masks is not None:
+                    masks[t + 1] = self._mask
                 np.add(age[t], 1, out=age[t + 1], where=~buffer.first[t])
         finally:  # also if a step fails, which may have begun with an earlier one's NaN
             self._check(buffer, leaves, before)
@@ -110,10 +120,12 @@ class HostActor:
         self._recurrent_state, self._age, self._page = recurrent_state, age[-1], page
         # The device may go on reading these arrays; nothing is written into them any more.
         arrays = {"action": action, "behaviour_logits": logits, **vars(transitions)}
-        sent, ages = self._programs.send((arrays, age))
+        sent, ages, action_mask = self._programs.send((arrays, age, masks))
         seen = jax.device_put(page)
         observation = seen if size == 1 else Frames(seen, ages)
-        trajectory = Trajectory(observation=observation, recurrent_state=start, **sent)
+        trajectory = Trajectory(
+            observation=observation, recurrent_state=start, action_mask=action_mask, **sent
+        )
         return Rollout(trajectory, episodes, int((~transitions.filler).sum()))
 
     def _turn_page(self) -> PyTree:
@@ -175,7 +187,21 @@ class HostActor:
                     raise EnvironmentFailure(
                         f"returned {name} of shape {shape}; expected {(self._count,)}"
                     )
+            self._mask = self._ask_mask()
         return step
+
+    def _ask_mask(self) -> np.ndarray | None:
+        """Legal actions at the latest observations, [E, A] bool, if the environment has a mask."""
+        if not self._environment.has_action_mask:
+            return None
+        assert self._vector is not None
+        mask = np.asarray(self._vector.action_mask(), bool)
+        expected = (self._count, self._environment.num_actions)
+        if mask.shape != expected:
+            raise EnvironmentFailure(
+                f"returned an action mask of shape {mask.shape}; expected {expected}"
+            )
+        return mask
 
     def _check(self, buffer: RolloutBuffer, leaves: list[np.ndarray], before: int) -> None:
         """Checks the numbers of a whole rollout, which is far cheaper than checking every step.

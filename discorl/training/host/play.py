@@ -21,10 +21,8 @@ ROLLOUT = 32  # steps between two looks at the episodes
 def _actor(
     agent: HostAgent, key: Key, greedy: bool, *, count: int, length: int, render: bool
 ) -> HostActor:
-    def policy(
-        params: Params, observation: PyTree, recurrent_state: PyTree
-    ) -> tuple[Array, PyTree]:
-        logits, recurrent_state = agent.learner.policy(params, observation, recurrent_state)
+    def policy(params: Params, *seen: PyTree) -> tuple[Array, PyTree]:
+        logits, recurrent_state = agent.learner.policy(params, *seen)
         if not greedy:
             return logits, recurrent_state
         likeliest = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1])

@@ -20,9 +20,9 @@ from discorl.envs.host.base import HostEnvironment
 from discorl.networks.recurrence import blank_state, forget
 from discorl.types import Array, Key, Params, PyTree, Trajectory
 
-# Parameters, stacks [E, ...] and recurrent state [E, ...] -> logits [E, A] and the next recurrent
-# state; see `discorl.agent.acting.Policy`.
-Policy = Callable[[Params, PyTree, PyTree], tuple[Array, PyTree]]
+# Parameters, stacks [E, ...], recurrent state [E, ...] and action mask [E, A] -> logits [E, A] and
+# the next recurrent state; see `discorl.agent.acting.Policy`.
+Policy = Callable[[Params, PyTree, PyTree, Array | None], tuple[Array, PyTree]]
 
 
 _ALIGNMENT = 64  # bytes; of other arrays on the host, a device that is the processor makes a copy
@@ -67,18 +67,24 @@ class ActingPrograms:
         )
 
     def act(
-        self, params: Params, recent: list[Array], age: Array, recurrent_state: PyTree
+        self,
+        params: Params,
+        recent: list[Array],
+        age: Array,
+        recurrent_state: PyTree,
+        action_mask: Array | None,
     ) -> tuple[Array, PyTree]:
         """Logits, [E, A], and the next recurrent state.
 
         `recent` are the leaves of the last frames, [S, E, ...], newest last, whose `age` is [E].
+        The mask, [E, A] bool, is None unless the environment has one.
         """
         frame = jax.tree.unflatten(jax.tree.structure(self.environment.observation), recent)
         if self.size == 1:
             stack = jax.tree.map(lambda x: x[0], frame)
         else:
             stack = frames.window(frame, age, self.size)
-        return self.policy(params, stack, forget(recurrent_state, age == 0))
+        return self.policy(params, stack, forget(recurrent_state, age == 0), action_mask)
 
     def page(self) -> PyTree:
         """Host memory for the frames of a rollout and the S-1 before it: [S+T, E, ...]."""
@@ -90,6 +96,12 @@ class ActingPrograms:
             return array
 
         return jax.tree.map(room, self.environment.observation)
+
+    def masks(self, moments: int) -> np.ndarray | None:
+        """Room for action masks, [moments, E, A] bool; None: the environment has none."""
+        if not self.environment.has_action_mask:
+            return None
+        return np.ones((moments, self.count, self.environment.num_actions), bool)
 
     def example(self) -> Trajectory:
         """Zeros in the shapes and dtypes of a trajectory."""
@@ -105,6 +117,7 @@ class ActingPrograms:
             truncated=jnp.zeros(shape, bool),
             filler=jnp.zeros(shape, bool),
             recurrent_state=jax.tree.map(lambda x: x[None], self.blank()),
+            action_mask=jax.tree.map(jnp.asarray, self.masks(self.length + 1)),
         )
 
 
@@ -127,6 +140,7 @@ class CompiledPrograms:
                 recent = [x[: programs.size] for x in jax.tree.leaves(programs.page())]
                 age = np.zeros(programs.count, np.int32)
                 recurrent_state = jax.eval_shape(programs.blank)
-                lowered = jax.jit(programs.act).lower(params, recent, age, recurrent_state)
+                mask = jax.tree.map(lambda x: x[0], programs.masks(1))
+                lowered = jax.jit(programs.act).lower(params, recent, age, recurrent_state, mask)
                 self._act = lowered.compile()
             return self._act
