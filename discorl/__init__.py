@@ -10,7 +10,12 @@ from discorl.agent import (
     make_learner,
     make_optimiser,
 )
-from discorl.comparison import ComparisonConfig, compare, configure_comparison
+from discorl.comparison import (
+    ComparisonConfig,
+    compare,
+    configure_comparison,
+    configure_sweep,
+)
 from discorl.comparison import Results as ComparisonResults
 from discorl.discovery import (
     DiscoverConfig,
@@ -83,6 +88,7 @@ __all__ = [
     "configure",
     "configure_comparison",
     "configure_discovery",
+    "configure_sweep",
     "discover",
     "evaluate",
     "inspect",

@@ -82,9 +82,9 @@ def stop(*_, **__):
 @pytest.fixture
 def parsing_only(monkeypatch):
     """Commands check what they are given and do nothing."""
-    for name in ("train", "discover", "compare"):
-        module = importlib.import_module(f"discorl.cli.{name}")
-        monkeypatch.setattr(module, name, stop)
+    working = {"train": "train", "discover": "discover", "compare": "compare", "sweep": "compare"}
+    for command, name in working.items():
+        monkeypatch.setattr(importlib.import_module(f"discorl.cli.{command}"), name, stop)
     launch = importlib.import_module("discorl.cli.launch")
     monkeypatch.setattr(launch, "supervise", lambda command, *_: cli._run(list(command[3:])))
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "discover": ("discorl.cli.discover", "Discover a rule with a population of agents."),
     "launch": ("discorl.cli.launch", "Discover in several processes on this machine."),
     "compare": ("discorl.cli.compare", "Train several rules and compare them."),
+    "sweep": ("discorl.cli.sweep", "Train a rule with different settings: which of them matter?"),
     "envs": ("discorl.cli.envs", "List, show and check environments."),
     "inspect": ("discorl.cli.inspect", "Look inside a rule: what it reads and what it does."),
     "report": ("discorl.cli.report", "Make a page of runs or of a comparison."),

@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
@@ -187,6 +188,11 @@ def result_of(function: Callable[..., Made], *arguments: Any, **options: Any) ->
         return function(*arguments, **options)
     except Stopped as stopped:
         return stopped.result
+
+
+def tell(line: str) -> None:
+    """Prints a line for people, apart from the result."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def free_directory(name: str) -> Path:

@@ -1,6 +1,5 @@
 """The command `discorl compare`."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from discorl.cli.commands import (
     free_directory,
     refuse_other_settings,
     result_of,
+    tell,
 )
 from discorl.cli.tables import table, width
 from discorl.comparison import Results, compare, configure_comparison, costs
@@ -69,7 +69,7 @@ def compare_command(arguments: list[str], program: str) -> Result:
         """
         if resume is not None:
             refuse_other_settings(resume, arguments, program, "executor")
-            options: dict[str, Any] = {"accept_changes": accept_changes, "tell": _tell}
+            options: dict[str, Any] = {"accept_changes": accept_changes, "tell": tell}
             return _result(result_of(compare, resume=resume, executor=executor, **options))
         config = configure_comparison(
             suite,
@@ -86,15 +86,11 @@ def compare_command(arguments: list[str], program: str) -> Result:
             keep_checkpoints=keep_checkpoints or None,
         )
         if config.about:
-            _tell(config.about)
+            tell(config.about)
         folder = out or free_directory(f"compare-{config.name}")
-        return _result(result_of(compare, config, out=folder, tell=_tell, executor=executor))
+        return _result(result_of(compare, config, out=folder, tell=tell, executor=executor))
 
     return call(run, arguments, program)
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _result(results: Results) -> Result:

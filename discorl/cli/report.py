@@ -8,7 +8,7 @@ import tyro
 from discorl.cli.commands import UNSET, Command, Result, command
 from discorl.comparison import load
 from discorl.comparison.runner import KIND
-from discorl.reports import comparison
+from discorl.reports import comparison, sweep
 from discorl.reports import run as run_page
 from discorl.runs import Run
 from discorl.types import UserError
@@ -17,10 +17,10 @@ from discorl.types import UserError
 def report_command(
     runs: tyro.conf.Positional[tuple[Path, ...]], out: Annotated[Path | None, UNSET] = None
 ) -> Result:
-    """Make a self-contained HTML page of training runs, discovery runs or a comparison.
+    """Make a self-contained HTML page of training runs, discovery runs, a comparison or a sweep.
 
     Args:
-        runs: run directories, shown side by side; or the directory of one comparison.
+        runs: run directories, shown side by side; or the directory of one comparison or sweep.
         out: folder to write to; by default `report` in the first of the directories.
     """
     if not runs:
@@ -31,7 +31,8 @@ def report_command(
             kinds.append(run.kind)
     folder = out or runs[0] / "report"
     if kinds == [KIND]:
-        written = comparison.write(load(runs[0]), folder)
+        results = load(runs[0])
+        written = (sweep if results.config.over else comparison).write(results, folder)
     elif KIND in kinds:
         raise UserError(f"{runs[kinds.index(KIND)]} holds a comparison: give it alone")
     else:

@@ -50,6 +50,8 @@ class ComparisonConfig:
     """Whether to keep the trained agents; they take most of the room."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Settings of training for all, such as the size of the network."""
+    over: tuple[str, ...] = ()
+    """Settings that the rules differ in, if this is a sweep; see `configure_sweep`."""
     name: str = "comparison"
     """What to call the comparison."""
     about: str = ""
@@ -57,6 +59,7 @@ class ComparisonConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rates", read_rates(self.learning_rates))
+        object.__setattr__(self, "over", tuple(self.over))
         for name in ("rules", "environments"):
             entries = getattr(self, name)
             if not entries:

@@ -64,7 +64,7 @@ def context(results: Results, scores: bytes, drawn: list[charts.Chart]) -> dict[
         "compute": _compute(results),
         "sweep": _sweep(results),
         "sweep_title": _sweep_title(results),
-        "failures": _failures(results),
+        "failures": failures(results),
         "command": versions["command"],
         "hashes": page.pairs("rules", hashes),
         "settings": json.dumps(config.as_dict(), indent=1),
@@ -191,7 +191,8 @@ def _sweep_title(results: Results) -> str:
     )
 
 
-def _failures(results: Results) -> Table:
+def failures(results: Results) -> Table:
+    """The runs that failed or are missing."""
     rows: Rows = [
         [str(run), record["status"], Cell(record["message"], kind="text")]
         for run, record in results.failures.items()

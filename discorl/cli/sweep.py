@@ -1,0 +1,138 @@
+"""The command `discorl sweep`."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+from discorl.cli.commands import (
+    UNSET,
+    Command,
+    Result,
+    call,
+    free_directory,
+    refuse_other_settings,
+    result_of,
+    tell,
+)
+from discorl.cli.tables import table
+from discorl.comparison import Results, compare, sweeps
+from discorl.comparison.sweeps import configure_sweep, read_settings, read_space
+from discorl.reports import sweep as page
+from discorl.reports.sections import few_runs
+from discorl.runs.statistics import Estimate
+from discorl.training.config import DEFAULT_ENVIRONMENT, DEFAULT_RULE
+from discorl.types import UserError
+
+_SHOWN = 10  # trials
+
+
+def sweep_command(arguments: list[str], program: str) -> Result:
+    """Train a rule with different settings and show which of them matter."""
+
+    def run(
+        over: tuple[str, ...] = (),
+        rule: str = DEFAULT_RULE,
+        envs: tuple[str, ...] = (DEFAULT_ENVIRONMENT,),
+        trials: Annotated[int | None, UNSET] = None,
+        steps: int = 50_000,
+        seeds: int = 3,
+        seed: int = 0,
+        settings: tuple[str, ...] = (),
+        keep_checkpoints: bool = False,
+        out: Annotated[Path | None, UNSET] = None,
+        resume: Annotated[Path | None, UNSET] = None,
+        accept_changes: bool = False,
+        executor: Annotated[str | None, UNSET] = None,
+    ) -> Result:
+        """Train a rule with different settings and show which of them matter.
+
+        Args:
+            over: settings to vary, with their values: `learning-rate=1e-4,1e-3,1e-2`. With --trials
+                also ranges, `learning-rate=1e-4..1e-2`. Settings are those of `discorl train`.
+            rule: the rule; `--over rule=...` varies it.
+            envs: environments that each trial is scored on.
+            trials: draw so many trials at random; by default every combination is tried.
+            steps: environment steps of every agent.
+            seeds: agents of each trial, trained in one program.
+            seed: seed of the first of them, and of the draws.
+            settings: settings that all trials share: `preset=small hidden="64 64"`.
+            keep_checkpoints: keep the trained agents.
+            out: directory to create; by default a new one in `runs`.
+            resume: directory of a sweep to continue, with its own settings.
+            accept_changes: with --resume: continue even though files were changed since it stopped.
+            executor: where trials run; see `discorl compare --help`.
+        """
+        if resume is not None:
+            refuse_other_settings(resume, arguments, program, "executor")
+            options: dict[str, Any] = {"accept_changes": accept_changes, "tell": tell}
+            return _result(result_of(compare, resume=resume, executor=executor, **options))
+        config = configure_sweep(
+            read_space(over),
+            rule=rule,
+            environments=envs,
+            trials=trials,
+            seed=seed,
+            settings=read_settings(settings),
+            steps=steps,
+            seeds=seeds,
+            keep_checkpoints=keep_checkpoints,
+        )
+        tell(f"{config.about} {len(config.rules)} trials of {seeds} seeds.")
+        folder = out or free_directory(f"sweep-{rule}")
+        return _result(result_of(compare, config, out=folder, tell=tell, executor=executor))
+
+    return call(run, arguments, program)
+
+
+def _result(results: Results) -> Result:
+    if not results.config.over:
+        raise UserError(f"{results.path} is no sweep: see `discorl report {results.path}`")
+    written = page.write(results)
+    ranked, effects = sweeps.ranking(results), sweeps.effects(results)
+    data = {
+        "sweep": str(results.path),
+        "report": str(written),
+        "finished": results.finished,
+        "trials": [
+            {**sweeps.trials(results)[label], "score": vars(score)} for label, score in ranked
+        ],
+        "effects": [
+            {"setting": x.setting, "explained": x.share, "means": {t: vars(e) for t, e in x.groups}}
+            for x in effects
+        ],
+        "best": page.train_command(results) or None,
+        "failures": [
+            {"cell": str(cell), "status": record["status"], "message": record["message"]}
+            for cell, record in results.failures.items()
+        ],
+    }
+    lines = []
+    if ranked:
+        shown = [[label, _interval(score)] for label, score in ranked[:_SHOWN]]
+        lines += [table(shown, ["trial", f"mean {results.measure}"], wrap=(0,)), ""]
+        lines += [table(_effects(effects), ["setting", "variance explained", "best value"]), ""]
+        lines += filter(None, [few_runs(results)])
+    if results.failures:
+        lines.append(f"{len(results.failures)} trials failed or diverged; the report lists them")
+    lines.append(f"report: {written}")
+    if not results.finished:
+        lines.append(f"stopped; go on with: discorl sweep --resume {results.path}")
+    elif ranked:
+        lines.append(f"next: {data['best']}")
+    return Result(data, "\n".join(lines), ok=results.finished and bool(ranked))
+
+
+def _effects(effects: list[sweeps.Effect]) -> list[list[str]]:
+    rows = []
+    for effect in effects:
+        best, mean = max(effect.groups, key=lambda group: group[1].value)
+        share = "-" if math.isnan(effect.share) else f"{effect.share:.0%}"
+        rows.append([effect.setting, share, f"{best} (mean {mean.value:.3f})"])
+    return rows
+
+
+def _interval(found: Estimate) -> str:
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+COMMANDS: dict[str, Command] = {"": sweep_command}

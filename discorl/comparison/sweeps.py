@@ -1,0 +1,259 @@
+"""Sweeps: comparisons of one rule with different settings, and which of these mattered."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from discorl.comparison.config import ComparisonConfig, configure_comparison
+from discorl.comparison.results import Results
+from discorl.runs import statistics
+from discorl.runs.statistics import Estimate
+from discorl.training.config import DEFAULT_ENVIRONMENT, DEFAULT_RULE, TrainConfig, configure
+from discorl.types import UserError, settings, specs, validation
+from discorl.types.specs import Range
+
+MOST_TRIALS = 10_000
+MOST_GROUPS = 5  # values of a setting that are told apart; more of them are grouped by size
+_LOG_SCALE = 10.0  # a range whose ends are that far apart is drawn from on a logarithmic scale
+# Settings that a sweep has places of its own for.
+_ELSEWHERE = {
+    "env": "environments",
+    "seed": "seed",
+    "seeds": "seeds",
+    "updates": "steps",
+    "preset": "settings",
+}
+
+Space = Mapping[str, Sequence[Any] | Range]  # the values that each setting may have
+
+
+def configure_sweep(
+    over: Space,
+    *,
+    rule: str = DEFAULT_RULE,
+    environments: Sequence[Any] = (DEFAULT_ENVIRONMENT,),
+    trials: int | None = None,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    **given: Any,
+) -> ComparisonConfig:
+    """Makes a comparison of settings: each trial is an entry of it, with the same rule.
+
+    Args:
+        over: the values of each setting that is varied, such as `{"learning_rate": [1e-3, 1e-2]}`;
+            a `Range` has all numbers from one to another. Any setting of `TrainConfig` can be
+            varied, "rule" among them.
+        rule: the rule.
+        environments: what the trials are scored on.
+        trials: draws so many trials at random; by default there is one for each combination.
+        seed: seed of the draws, and of the first agent of each trial.
+        settings: settings of training that all trials share.
+        **given: other settings of `ComparisonConfig`, such as `steps` and `seeds`.
+
+    Example:
+        ```python
+        config = discorl.configure_sweep({"learning_rate": [1e-3, 1e-2], "unroll": [8, 16]})
+        results = discorl.compare(config, out="runs/sweep")
+        ```
+    """
+    defaults = _flat(configure(rule, environments[0], **(settings or {})))
+    space = {name: _values(name, values, defaults) for name, values in over.items()}
+    if not space:
+        raise UserError("over is empty; expected the values of at least one setting")
+    drawn = _grid(space) if trials is None else _random(space, trials, seed)
+    entries = [
+        {
+            "rule": trial.get("rule", rule),
+            "label": ", ".join(f"{name}={text_of(value)}" for name, value in trial.items()),
+            "settings": {name: value for name, value in trial.items() if name != "rule"},
+        }
+        for trial in drawn
+    ]
+    return configure_comparison(
+        rules=entries,
+        environments=environments,
+        seed=seed,
+        settings=dict(settings or {}),
+        over=tuple(space),
+        **{"name": "sweep", "about": f"Settings of {rule}: {', '.join(space)}."} | given,
+    )
+
+
+def read_space(texts: Sequence[str]) -> dict[str, Sequence[Any] | Range]:
+    """Reads values of settings: `learning-rate=1e-4,1e-3`, `unroll=8..32`, `hidden=64 64,128`."""
+    space: dict[str, Sequence[Any] | Range] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not all(value.strip() for value in values.split(",")):
+            raise UserError(f"over is {text!r}; expected NAME=VALUE,VALUE,... or NAME=LOW..HIGH")
+        if name in space:
+            raise UserError(f"over has {name!r} twice; expected all its values together")
+        read = [specs.parse(f"over:value={x}").parameters["value"] for x in values.split(",")]
+        space[name] = read[0] if isinstance(read[0], Range) and len(read) == 1 else read
+    return space
+
+
+def read_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Reads settings with a single value each: `preset=small`, `hidden=64 64`."""
+    shared, defaults = {}, _flat(TrainConfig())
+    for name, values in read_space(texts).items():
+        settings.require_known(TrainConfig, name, "settings: ")
+        if len(values) != 1:
+            raise UserError(f"settings: {name} has {len(values)} values; expected one, or see over")
+        shared[name] = _tuple(values[0]) if isinstance(defaults[name], tuple) else values[0]
+    return shared
+
+
+def text_of(value: Any) -> str:
+    """A value as the command line takes it."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _flat(config: TrainConfig) -> dict[str, Any]:
+    return settings.flatten(TrainConfig, config)
+
+
+def _values(
+    name: str, values: Sequence[Any] | Range, defaults: Mapping[str, Any]
+) -> Sequence[Any] | Range:
+    """The values of a setting, checked."""
+    settings.require_known(TrainConfig, name, "over: ")
+    if name in _ELSEWHERE:
+        raise UserError(
+            f"over has {name!r}, which is the same in all trials: see {_ELSEWHERE[name]}"
+        )
+    if isinstance(values, Range):
+        return values
+    several = [_tuple(x) if isinstance(defaults[name], tuple) else x for x in values]
+    if not several or any(isinstance(x, Range) for x in several):
+        raise UserError(f"over: {name} is {list(values)}; expected single values, or one range")
+    return list(dict.fromkeys(several))
+
+
+def _tuple(value: Any) -> tuple:
+    if isinstance(value, str):
+        return tuple(specs.parse(f"over:value={x}").parameters["value"] for x in value.split())
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _grid(space: Space) -> list[dict[str, Any]]:
+    ranges = [name for name, values in space.items() if isinstance(values, Range)]
+    if ranges:
+        raise UserError(f"over: {ranges[0]} is a range; expected values, or a number of trials")
+    lists: list[Sequence[Any]] = list(space.values())
+    count = math.prod(map(len, lists))
+    if count > MOST_TRIALS:
+        raise UserError(f"over has {count:,} combinations; expected at most {MOST_TRIALS:,}")
+    return [dict(zip(space, values, strict=True)) for values in itertools.product(*lists)]
+
+
+def _random(space: Space, trials: int, seed: int) -> list[dict[str, Any]]:
+    """Different trials; fewer than asked for where there are no more."""
+    validation.integer("trials", trials, least=1, most=MOST_TRIALS)
+    generator = np.random.default_rng(seed)
+    found: dict[tuple, dict[str, Any]] = {}
+    for _ in range(10 * trials):
+        trial = {name: _draw(generator, values) for name, values in space.items()}
+        found.setdefault(tuple(trial.values()), trial)
+        if len(found) == trials:
+            break
+    return list(found.values())
+
+
+def _draw(generator: np.random.Generator, values: Sequence[Any] | Range) -> Any:
+    if not isinstance(values, Range):
+        return values[int(generator.integers(len(values)))]
+    low, high = values
+    if low > 0 and high / low >= _LOG_SCALE:
+        drawn = float(np.exp(generator.uniform(np.log(low), np.log(high))))
+    else:
+        drawn = float(generator.uniform(low, high))
+    if isinstance(low, int) and isinstance(high, int):
+        return round(drawn)
+    return min(max(float(f"{drawn:.3g}"), low), high)
+
+
+# --- what mattered --------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """What a setting did to the scores, all others taken together."""
+
+    setting: str
+    share: float  # see `explained`
+    groups: tuple[tuple[str, Estimate], ...]  # mean score by value, or by range of values
+
+
+def trials(results: Results) -> dict[str, dict[str, Any]]:
+    """The settings of each trial that has scores, by its label."""
+    return {
+        entry.label: {
+            name: entry.rule if name == "rule" else _plain(entry.settings[name])
+            for name in results.config.over
+        }
+        for entry in results.config.rules
+        if results.tasks and entry.label in results.rules
+    }
+
+
+def ranking(results: Results) -> list[tuple[str, Estimate]]:
+    """The trials with their mean scores, the best first."""
+    found = {label: results.aggregates[label]["mean"] for label in trials(results)}
+    return sorted(found.items(), key=lambda pair: -pair[1].value)
+
+
+def effects(results: Results) -> list[Effect]:
+    """The effect of each setting that was varied, the largest first."""
+    tried = trials(results)
+    scores = {label: results.scores(label).mean(axis=1) for label in tried}  # [runs]
+    found = []
+    for name in results.config.over:
+        by_value: dict[Any, list[np.ndarray]] = {}
+        for label, trial in tried.items():
+            by_value.setdefault(trial[name], []).append(scores[label])
+        groups = _grouped({value: np.concatenate(parts) for value, parts in by_value.items()})
+        means = [
+            (text, statistics.estimate(statistics.mean, runs[:, None]))
+            for text, runs in groups.items()
+        ]
+        found.append(Effect(name, explained(list(groups.values())), tuple(means)))
+    return sorted(found, key=lambda effect: -np.nan_to_num(effect.share))
+
+
+def explained(groups: Sequence[np.ndarray]) -> float:
+    """The share of the variance of scores that groups of runs explain, corrected for chance.
+
+    It is the adjusted R^2 of the group's mean as a prediction, at least 0. It is NaN where there is
+    one run in each group.
+    """
+    runs = np.concatenate(groups)
+    within = sum(((group - group.mean()) ** 2).sum() for group in groups)
+    total = ((runs - runs.mean()) ** 2).sum()
+    if len(runs) <= len(groups) or total == 0:
+        return math.nan
+    noise = within / (len(runs) - len(groups))
+    return max(0.0, float(1 - noise / (total / (len(runs) - 1))))
+
+
+def _grouped(by_value: Mapping[Any, np.ndarray]) -> dict[str, np.ndarray]:
+    """Runs by value; many numbers are grouped into three ranges of equally many values."""
+    numeric = all(isinstance(value, int | float) for value in by_value)
+    if not numeric or len(by_value) <= MOST_GROUPS:
+        order = sorted(by_value) if numeric else list(by_value)
+        return {text_of(value): by_value[value] for value in order}
+    thirds = [[float(x) for x in third] for third in np.array_split(sorted(by_value), 3)]
+    return {
+        f"{third[0]:g} to {third[-1]:g}": np.concatenate([by_value[value] for value in third])
+        for third in thirds
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Files have lists, where settings have tuples."""
+    return tuple(value) if isinstance(value, list) else value
