@@ -25,6 +25,7 @@ LONG = {  # pages whose snippets are left to the long tests, for the time that t
     "docs/how-to/truncation.md",
     "docs/tutorial/compare.md",
     "docs/tutorial/discover.md",
+    "docs/tutorial/inspect.md",
     "docs/tutorial/own-rule.md",
 }
 NOTEBOOKS = sorted(ROOT.glob("examples/*.ipynb"))

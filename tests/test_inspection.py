@@ -22,7 +22,7 @@ from discorl.reports.inspection import (
     response,
     sensitivity,
 )
-from discorl.reports.inspection.findings import DoesNotApplyError, text_of
+from discorl.reports.inspection.findings import DoesNotApplyError, line, text_of
 from discorl.reports.inspection.readings import Asked
 from discorl.reports.inspection.subject import Life, Reading
 from discorl.rules import PPO, ActorCritic, Disco, Lean, Muesli, QLambda, Rule
@@ -125,6 +125,10 @@ def test_means_over_agents_leave_out_what_is_unknown():
     np.testing.assert_array_equal(mean, [2.0, np.nan])
     np.testing.assert_array_equal([low[0], high[0]], [1.0, 3.0])
     assert text_of(np.array([1.0, 3.0])) == "2.00 [1.00, 3.00]"
+    assert text_of(np.array([-0.001])) == "0.00"
+    ended = line("y", 0, np.arange(3), np.array([[1.0, np.nan, np.nan], [3.0, 4.0, np.nan]]))
+    np.testing.assert_array_equal(ended.x, [0, 1])
+    np.testing.assert_array_equal(ended.y, [2.0, 4.0])
 
 
 # --- sensitivity and bootstrapping ----------------------------------------------------------------

@@ -31,6 +31,7 @@ const seen = {
   rows: document.querySelectorAll("g.row").length,
   reasons: Array.from(document.querySelectorAll("main > p:not(.note)"), (p) => p.textContent),
   overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  tables: Array.from(document.querySelectorAll(".scroll"), (t) => t.scrollWidth - t.clientWidth),
   troubles,
 };
 const out = document.createElement("pre");
@@ -75,7 +76,8 @@ def test_the_page_in_a_browser(inspected, tmp_path):
     probed = tmp_path / "probed.html"
     text = inspected.page.read_text().replace("<head>", "<head>" + WATCH, 1)
     probed.write_text(text.replace("</body>", PROBE + "</body>"))
-    command = [BROWSER, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    narrow = ["--window-size=500,900", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    command = [BROWSER, *FLAGS, *narrow]
     done = subprocess.run([*command, probed.as_uri()], capture_output=True, text=True, timeout=300)
     found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stderr
@@ -90,6 +92,7 @@ def test_the_page_in_a_browser(inspected, tmp_path):
     assert seen["rows"] == sum(len(rows) for _, rows in sensitivity.panels) > 0
     assert len(seen["reasons"]) == 2
     assert seen["overflow"] <= 0
+    assert max(seen["tables"]) <= 0  # names and numbers are seen without scrolling
 
 
 def test_a_run_has_its_own_settings(inspected, capsys):

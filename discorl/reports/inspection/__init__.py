@@ -79,7 +79,7 @@ ANALYSES: dict[str, Analysis] = {
     "response": Analysis(
         "What it does to a policy",
         "How the log-probability of the action taken changes, over the advantage of the action and "
-        "over its probability ratio. Other rules see the same trajectories and values; `start` is "
+        "over its probability ratio. Other rules see the same trajectories and values. Start is "
         "the rule before its discovery.",
         response.analyse,
     ),

@@ -46,10 +46,11 @@ def new_figure(width: float, height: float) -> Figure:
 def line(label: str, style: int, x: np.ndarray, by_life: np.ndarray) -> Line:
     """The mean over agents, [agents, N], in the band from the lowest to the highest.
 
-    There is NaN where an agent has no value.
+    There is NaN where an agent has no value. A line ends where no agent has any more.
     """
     mean, low, high = band(by_life)
-    found = Line(0, x, mean, low, high, label=label, style=style)
+    known = slice(0, max(np.flatnonzero(np.isfinite(mean)), default=-1) + 1)
+    found = Line(0, x[known], mean[known], low[known], high[known], label=label, style=style)
     return found if len(by_life) > 1 else dataclasses.replace(found, low=None, high=None)
 
 
@@ -63,7 +64,8 @@ def text_of(by_life: np.ndarray) -> str:
     mean, low, high = band(np.asarray(by_life))
     if not np.isfinite(mean):
         return "unknown"
-    return f"{mean:.2f}" if len(by_life) == 1 else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+    shown, least, most = (f"{np.round(x, 2) + 0.0:.2f}" for x in (mean, low, high))  # no -0.00
+    return shown if len(by_life) == 1 else f"{shown} [{least}, {most}]"
 
 
 def rows_of(chart: Chart) -> Rows:
