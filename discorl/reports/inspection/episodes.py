@@ -9,6 +9,7 @@ import numpy as np
 from discorl.agent.frames import stacks_of
 from discorl.reports.inspection import readings
 from discorl.reports.inspection.subject import Reading, Subject, read
+from discorl.rules import returns
 from discorl.training.compiled import play
 from discorl.types import PyTree, Trajectory
 
@@ -24,6 +25,7 @@ class Episode:
     observation: PyTree  # as the network sees them, [T+1, ...]
     reward: np.ndarray  # [T]
     reading: Reading  # with a batch of one
+    reward_scale: float  # what rewards are multiplied by for learning, and values with them
 
     @property
     def length(self) -> int:
@@ -31,9 +33,17 @@ class Episode:
         return len(self.reward)
 
     def values(self) -> np.ndarray | None:
-        """State values along it, [T+1]."""
+        """State values along it, in units of its rewards: [T+1]."""
         found = readings.state_values(self.reading.online, self.reading.logits)
-        return None if found is None else np.asarray(found[:, 0])
+        return None if found is None else np.asarray(found[:, 0]) / self.reward_scale
+
+    def action_values(self) -> np.ndarray | None:
+        """Values of the actions taken, likewise: [T]."""
+        q = readings.action_values(self.reading.online, self.reading.logits.shape[-1])
+        if q is None:
+            return None
+        taken = returns.take_action(q[:-1], self.reading.trajectory.action)
+        return np.asarray(taken[:, 0]) / self.reward_scale
 
 
 def record(subject: Subject, max_steps: int = MOST_STEPS) -> Episode:
@@ -67,7 +77,8 @@ def record(subject: Subject, max_steps: int = MOST_STEPS) -> Episode:
     reading = jax.jit(lambda state, eta, x: read(subject.learner, state, eta, x))(
         moment.state, subject.eta, trajectory
     )
-    return Episode(pictures, seen, np.asarray(reward[:, 0]), reading)
+    scale = agent.config.reward_scale or 1.0
+    return Episode(pictures, seen, np.asarray(reward[:, 0]), reading, scale)
 
 
 def evenly(length: int, count: int) -> np.ndarray:

@@ -8,11 +8,9 @@ An agent plays an episode with sampled actions. Drawn for each moment t:
     reward                  r_t, which follows a_t
 """
 
-import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 
-from discorl.reports.inspection import readings
 from discorl.reports.inspection.episodes import Episode, evenly, record
 from discorl.reports.inspection.findings import Findings, Picture, new_figure
 from discorl.reports.inspection.subject import Subject
@@ -45,10 +43,9 @@ def tracks(episode: Episode) -> dict[str, dict[str, np.ndarray]]:
     values = episode.values()
     if values is not None:
         found["value"] = {"V(s)": values}
-        q = readings.action_values(reading.online, reading.logits.shape[-1])
-        if q is not None:
-            taken = returns.take_action(q[:-1], reading.trajectory.action)
-            found["value"]["Q(s, a)"] = np.asarray(jnp.asarray(taken)[:, 0])
+        taken = episode.action_values()
+        if taken is not None:
+            found["value"]["Q(s, a)"] = taken
     return found | {"reward": {"r": episode.reward}}
 
 
