@@ -125,6 +125,7 @@ def test_means_over_agents_leave_out_what_is_unknown():
     np.testing.assert_array_equal(mean, [2.0, np.nan])
     np.testing.assert_array_equal([low[0], high[0]], [1.0, 3.0])
     assert text_of(np.array([1.0, 3.0])) == "2.00 [1.00, 3.00]"
+    assert text_of(np.array([1.0, np.nan, 3.0])) == "2.00 [1.00, 3.00], 2 of 3 agents"
     assert text_of(np.array([-0.001])) == "0.00"
     ended = line("y", 0, np.arange(3), np.array([[1.0, np.nan, np.nan], [3.0, 4.0, np.nan]]))
     np.testing.assert_array_equal(ended.x, [0, 1])

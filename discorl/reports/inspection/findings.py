@@ -60,12 +60,14 @@ def row(label: str, by_life: np.ndarray) -> Row:
 
 
 def text_of(by_life: np.ndarray) -> str:
-    """A number as facts have it: the mean over agents and its range."""
+    """A number as facts have it: the mean over the agents that have one, and its range."""
     mean, low, high = band(np.asarray(by_life))
+    known = int(np.isfinite(by_life).sum())
     if not np.isfinite(mean):
         return "unknown"
     shown, least, most = (f"{np.round(x, 2) + 0.0:.2f}" for x in (mean, low, high))  # no -0.00
-    return shown if len(by_life) == 1 else f"{shown} [{least}, {most}]"
+    count = "" if known == len(by_life) else f", {known} of {len(by_life)} agents"
+    return shown if len(by_life) == 1 else f"{shown} [{least}, {most}]{count}"
 
 
 def rows_of(chart: Chart) -> Rows:
