@@ -212,6 +212,12 @@ def test_evaluate(capsys, trained, tmp_path):
             assert picture.convert("RGB").getbbox() is not None
 
 
+def test_play(capsys, trained):
+    path, _ = trained
+    status, out, _ = run(capsys, "play", path, "--seed", 3)
+    assert (status, out) == (0, f"an episode of {ROWS} frames\n")  # off a terminal, no pictures
+
+
 def test_a_film_that_cannot_be_written_costs_no_result(capsys, trained, tmp_path):
     path, _ = trained
     (tmp_path / "file").touch()
@@ -221,7 +227,7 @@ def test_a_film_that_cannot_be_written_costs_no_result(capsys, trained, tmp_path
     assert (status, data["episodes"], data["gif"]) == (0, 4, None)
     assert str(film) in data["no_gif"]
     status, out, _ = run(capsys, "evaluate", path, "--episodes", 2, "--gif", film)
-    assert f"no GIF: {data['no_gif']}" in out.splitlines()
+    assert f"no film: {data['no_gif']}" in out.splitlines()
 
 
 def test_evaluate_in_words(capsys, trained):

@@ -19,6 +19,7 @@ from discorl.types import UserError
 COMMANDS = {
     "train": ("discorl.cli.train", "Train agents on an environment with a rule."),
     "evaluate": ("discorl.cli.evaluate", "Play the agents of a training run."),
+    "play": ("discorl.cli.play", "Play an episode of a training run in the terminal."),
     "discover": ("discorl.cli.discover", "Discover a rule with a population of agents."),
     "launch": ("discorl.cli.launch", "Discover in several processes on this machine."),
     "compare": ("discorl.cli.compare", "Train several rules and compare them."),
@@ -32,6 +33,7 @@ COMMANDS = {
 INTERRUPTED = 130  # exit status, as shells have it for Ctrl-C
 UNEXPECTED = 70  # exit status of what is no mistake of the user's: EX_SOFTWARE
 _HELP = ("-h", "--help")
+_DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -110,13 +112,26 @@ def _run(arguments: list[str]) -> int:
         _check(action, functions, f"command of `{program}`")
         function, program = functions[action], f"{program} {action}"
     as_json = "--json" in rest
-    rest = [argument for argument in rest if argument != "--json"]
+    if "--deterministic" in rest:
+        _make_deterministic()
+    rest = [argument for argument in rest if argument not in ("--json", "--deterministic")]
     _refuse_empty(rest, program)
     with _output_kept(as_json and not set(rest) & set(_HELP)):
         result = _call(function, rest, program)
     if not result.silent:
         print(json.dumps(_plain(result.data), indent=2) if as_json else result.text, flush=True)
     return 0 if result.ok else 1
+
+
+def _make_deterministic() -> None:
+    """Asks XLA for deterministic operations on GPUs; before JAX has started a backend."""
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DETERMINISTIC}".strip()
+    with contextlib.suppress(OSError):
+        print(
+            "deterministic: GPUs use slower kernels where a faster one adds in any order, and "
+            "refuse operations that have no such kernel; CPUs and TPUs are not affected",
+            file=sys.stderr,
+        )
 
 
 def _refuse_empty(arguments: list[str], program: str) -> None:
@@ -167,7 +182,8 @@ def _overview() -> str:
         "usage: discorl COMMAND ...\n\n"
         "Train agents with discovered reinforcement-learning rules.\n\n"
         f"commands:\n{rows}\n\n"
-        "Every command takes --help, and --json to print its result for programs."
+        "Every command takes --help, --json to print its result for programs, and --deterministic\n"
+        "for results that repeat bit for bit on GPUs, at the cost of speed."
     )
 
 

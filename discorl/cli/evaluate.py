@@ -18,6 +18,7 @@ def evaluate_command(
     best: bool = False,
     gif: Annotated[Path | None, UNSET] = None,
     no_gif: bool = False,
+    mp4: Annotated[Path | None, UNSET] = None,
     max_steps: Annotated[int | None, UNSET] = None,
 ) -> Result:
     """Play the agents of a training run: mean return and score, and a GIF of an episode.
@@ -31,22 +32,25 @@ def evaluate_command(
             the newest ones.
         gif: where to write the GIF; by default `episode.gif` in the run directory.
         no_gif: write no GIF.
+        mp4: where to write the same episode as an MP4, too; needs `discorl[mp4]`.
         max_steps: stop longer episodes and count their return so far; by default the
             environment's own limit.
     """
-    film = None if no_gif else gif or run / "episode.gif"
+    films = [] if no_gif else [gif or run / "episode.gif"]
+    films += [] if mp4 is None else [mp4]
     evaluation = evaluate(
         run,
         episodes=episodes,
         seed=seed,
         greedy=greedy,
         best=best,
-        film=film,
+        film=films,
         max_steps=max_steps,
     )
-    gif_path = None if evaluation.film is None else str(evaluation.film)
+    gif_path = None if no_gif or evaluation.film is None else str(evaluation.film)
     data: dict[str, Any] = {"run": str(run), **evaluation.summary(), "gif": gif_path}
     data |= {"no_gif": evaluation.no_film}
+    data |= {"mp4": None if mp4 is None or evaluation.film is None else str(mp4)}
     return Result(data, _text(evaluation, data))
 
 
@@ -69,9 +73,10 @@ def _text(evaluation: Evaluation, data: dict[str, Any]) -> str:
         )
     lines += [f"  {name}: {mean:.3f}" for name, mean in evaluation.metrics.items()]
     if evaluation.film is not None:
-        lines.append(f"an episode: {evaluation.film}")
+        written = [data["gif"], data["mp4"]]
+        lines.append(f"an episode: {', '.join(filter(None, written))}")
     elif evaluation.no_film is not None:
-        lines.append(f"no GIF: {evaluation.no_film}")
+        lines.append(f"no film: {evaluation.no_film}")
     return "\n".join(lines)
 
 

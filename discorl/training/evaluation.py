@@ -1,9 +1,8 @@
 """Evaluation of trained agents: returns with confidence intervals, and a film of an episode."""
 
 import dataclasses
-import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,14 @@ from discorl import rules
 from discorl.agent.assembly import NetworkFactory
 from discorl.envs import Environment, GymnaxLike, HostEnvironment, Reference, references
 from discorl.runs import compilation, statistics
-from discorl.runs.files import write_bytes, write_errors_reported
+from discorl.training import films
 from discorl.training.loading import load_params
 from discorl.training.result import TrainResult
-from discorl.types import UserError, validation
+from discorl.training.trainer import Trainer
+from discorl.types import Key, Params, UserError, validation
 
 MOST_EPISODES = 1_000_000  # that each agent plays
-MAX_FRAMES = 1_000  # of a GIF
-FRAME_MILLISECONDS = 120
-LAST_FRAME_MILLISECONDS = 900
+MAX_FRAMES = 1_000  # of a film
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Evaluation:
     returns: np.ndarray  # [seeds, episodes]
     lengths: np.ndarray  # [seeds, episodes]
     unfinished: int  # episodes stopped at the limit on steps
-    film: Path | None
+    film: Path | None  # the first, of several
     no_film: str | None = None  # why there is no film, if one was asked for
     reference: Reference | None = None  # the returns that make scores of 0 and 1, if known
     # Means over finished episodes of what the environment reports of each, and what follows of
@@ -76,7 +74,7 @@ def evaluate(
     seed: int = 0,
     greedy: bool = False,
     best: bool = False,
-    film: str | os.PathLike[str] | None = None,
+    film: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     max_steps: int | None = None,
     environment: Environment | HostEnvironment | GymnaxLike | None = None,
     network: NetworkFactory | None = None,
@@ -90,34 +88,30 @@ def evaluate(
         seed: seed of the episodes, unrelated to those of training.
         greedy: take the most likely action instead of a sample from the policy.
         best: the agents that evaluations during training found best play; see `eval_every`.
-        film: where to write a GIF of an episode, if the environment can be rendered. Failing to
-            make it is not an error: see `Evaluation.no_film`.
+        film: where to write a film of an episode, a GIF or, with `discorl[mp4]`, an MP4; or
+            several such files. Failing to make it is not an error: see `Evaluation.no_film`.
         max_steps: after which an episode is stopped and counted as it stands; by default 10,000,
             and 100,000 on the host, where it is checked every 32 steps.
         environment: the environment, if the run was given one as an object.
         network: the network, likewise.
         rule: the rule, likewise.
     """
+    several = [film] if isinstance(film, str | os.PathLike) else film or []
+    paths = [films.check(Path(path)) for path in several]
     validation.integer("episodes", episodes, least=1, most=MOST_EPISODES)
     validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
     if max_steps is not None:
         validation.integer("max_steps", max_steps, least=1, most=validation.MOST_SEED)
     compilation.enable_cache()
-    if isinstance(agent, TrainResult):
-        trainer, params = agent.trainer, agent.params(best=best)
-        update = int(agent.best.update.max()) if best and agent.best else agent.updates
-    else:
-        trainer, update, params = load_params(agent, environment, network, rule, best=best)
+    trainer, update, params = _agents(agent, environment, network, rule, best)
     config = trainer.config
-    # Far from the keys of training, which come from small integers.
-    key = jax.random.fold_in(jax.random.key(seed), 0xE7A1)
-    play_key, film_key = jax.random.split(key)
+    play_key, film_key = _keys(seed)
     played = trainer.play(params, play_key, episodes=episodes, greedy=greedy, max_steps=max_steps)
     filmed, reason = None, None
-    if film is not None:
+    if paths:
         most = min(MAX_FRAMES, max_steps or MAX_FRAMES)
         filmed, reason = _try_to_film(
-            Path(film),
+            paths,
             lambda: trainer.film(params, film_key, greedy=greedy, max_frames=most),
         )
     return Evaluation(
@@ -134,29 +128,54 @@ def evaluate(
     )
 
 
+def frames_of(
+    run: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    greedy: bool = False,
+    best: bool = False,
+    max_frames: int = MAX_FRAMES,
+) -> list[np.ndarray]:
+    """Frames, [H, W, 3], of the episode that `evaluate` films; [] if it cannot be rendered."""
+    validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
+    validation.integer("max_frames", max_frames, least=1)
+    compilation.enable_cache()
+    trainer, _, params = load_params(run, best=best)
+    return trainer.film(params, _keys(seed)[1], greedy=greedy, max_frames=max_frames)
+
+
+def _agents(
+    agent: TrainResult | str | os.PathLike[str],
+    environment: Any,
+    network: Any,
+    rule: Any,
+    best: bool,
+) -> tuple[Trainer, int, Params]:
+    """The trainer, the updates made and the parameters of agents."""
+    if not isinstance(agent, TrainResult):
+        return load_params(agent, environment, network, rule, best=best)
+    params = agent.params(best=best)
+    update = int(agent.best.update.max()) if best and agent.best else agent.updates
+    return agent.trainer, update, params
+
+
+def _keys(seed: int) -> Key:
+    """Keys of the episodes that are played and of the one that is filmed: [2]."""
+    # Far from the keys of training, which come from small integers.
+    return jax.random.split(jax.random.fold_in(jax.random.key(seed), 0xE7A1))
+
+
 def _try_to_film(
-    path: Path, frames: Callable[[], list[np.ndarray]]
+    paths: Sequence[Path], frames: Callable[[], list[np.ndarray]]
 ) -> tuple[Path | None, str | None]:
     """The film, or the reason why there is none; a failure must not cost the episodes played."""
     try:
         pictures = frames()
         if not pictures:
             return None, "this environment cannot be drawn"
-        return _write_film(path, pictures), None
+        written = [films.write(path, pictures) for path in paths]
+        return written[0], None
     except UserError as error:
         return None, str(error)
     except Exception as error:  # whatever an environment's drawing has to say
         return None, f"drawing raised {type(error).__name__}: {error}"
-
-
-def _write_film(path: Path, frames: list[np.ndarray]) -> Path:
-    from PIL import Image  # only here: few commands draw
-
-    first, *rest = (Image.fromarray(frame) for frame in frames)
-    durations = [FRAME_MILLISECONDS] * len(rest) + [LAST_FRAME_MILLISECONDS]
-    content = io.BytesIO()
-    first.save(content, "GIF", save_all=True, append_images=rest, duration=durations, loop=0)
-    with write_errors_reported(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, content.getvalue())
-    return path

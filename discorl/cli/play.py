@@ -1,0 +1,73 @@
+"""The command `discorl play`: an episode in the terminal."""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from discorl.cli.commands import Command, Result, command
+from discorl.training.evaluation import MAX_FRAMES, frames_of
+from discorl.types import UserError, validation
+
+_ROWS_KEPT = 2  # for the prompt and a line of text
+_HOME, _CLEAR, _RESET = "\x1b[H", "\x1b[2J", "\x1b[0m"
+
+
+def play_command(
+    run: tyro.conf.Positional[Path],
+    seed: int = 0,
+    greedy: bool = False,
+    best: bool = False,
+    fps: float = 8.0,
+    max_steps: int = MAX_FRAMES,
+) -> Result:
+    """Play an episode of a training run in the terminal, which must show 24-bit colours.
+
+    Args:
+        run: the run directory.
+        seed: seed of the episode; it is the one that `discorl evaluate --seed` films.
+        greedy: take the most likely action instead of sampling from the policy.
+        best: play the agent that the evaluations of `train --eval-every` found best.
+        fps: frames a second.
+        max_steps: stop after so many steps.
+    """
+    validation.number("fps", fps, above=0)
+    frames = frames_of(run, seed=seed, greedy=greedy, best=best, max_frames=max_steps)
+    if not frames:
+        raise UserError(f"{run}: its environment cannot be drawn")
+    if sys.stdout.isatty():
+        _show(frames, fps)
+    return Result({"run": str(run), "frames": len(frames)}, f"an episode of {len(frames)} frames")
+
+
+def _show(frames: list[np.ndarray], fps: float) -> None:
+    import shutil
+
+    columns, rows = shutil.get_terminal_size()
+    print(_CLEAR, end="")
+    for frame in frames:
+        print(_HOME + as_text(frame, columns, rows - _ROWS_KEPT), flush=True)
+        time.sleep(1 / fps)
+
+
+def as_text(frame: np.ndarray, columns: int, rows: int) -> str:
+    """A frame, [H, W, 3] uint8, in half blocks: a character shows two pixels, one above another."""
+    from PIL import Image
+
+    height, width = frame.shape[:2]
+    scale = min(columns / width, 2 * rows / height)
+    size = max(1, int(width * scale)), max(2, 2 * int(height * scale / 2))
+    pixels = np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.NEAREST))
+    lines = [
+        "".join(
+            f"\x1b[38;2;{r};{g};{b};48;2;{u};{v};{w}m\N{UPPER HALF BLOCK}"
+            for (r, g, b), (u, v, w) in zip(upper.tolist(), lower.tolist(), strict=True)
+        )
+        for upper, lower in zip(pixels[::2], pixels[1::2], strict=True)
+    ]
+    return "\n".join(line + _RESET for line in lines)
+
+
+COMMANDS: dict[str, Command] = {"": command(play_command)}

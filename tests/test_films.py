@@ -1,0 +1,88 @@
+"""Films of episodes, in files and in the terminal; and deterministic operations."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from discorl import cli
+from discorl.cli.play import as_text
+from discorl.training import films
+from discorl.types import UserError
+
+RED, BLUE = [255, 0, 0], [0, 0, 255]
+
+
+def frames(height=5, width=7):
+    """The first is red and the others are blue."""
+    made = [np.full((height, width, 3), colour, np.uint8) for colour in (RED, BLUE, BLUE)]
+    made[0][0, 0] = 255
+    return made
+
+
+def test_small_frames_are_magnified_and_large_ones_are_not():
+    large = films.magnified(frames()[0])
+    assert large.shape == (5 * 37 + 1, 7 * 37 + 1, 3)  # 37 * 7 >= 256; and even
+    assert (large[:37, :37] == 255).all()
+    assert (large[37:, :] == RED).all()
+    assert films.magnified(np.zeros((300, 200, 3), np.uint8)).shape == (300, 200, 3)
+
+
+def test_a_gif_holds_its_last_frame(tmp_path):
+    with Image.open(films.write(tmp_path / "film.gif", frames())) as film:
+        assert film.size == (260, 186)
+        film.seek(film.n_frames - 1)
+        assert film.info["duration"] >= films.LAST_FRAME_MILLISECONDS
+        assert film.convert("RGB").getpixel((9, 9)) == tuple(BLUE)
+
+
+def test_an_mp4_has_the_same_frames(tmp_path):
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    file = films.write(tmp_path / "deep" / "film.mp4", frames())
+    reader = ffmpeg.read_frames(str(file))
+    described = next(reader)
+    assert described["size"] == (260, 186)
+    assert described["duration"] == pytest.approx(9 * 0.12, abs=0.1)  # 2 + 7 times the last
+    shown = [np.frombuffer(content, np.uint8).reshape(186, 260, 3) for content in reader]
+    colours = [frame[150, 150].astype(int) for frame in (shown[0], shown[-1])]
+    np.testing.assert_allclose(colours, [RED, BLUE], atol=12)  # the coding loses a little
+
+
+def test_other_endings_are_refused_before_anything_is_played(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"film is .*film.avi; expected a file ending in .gif or"):
+        films.check(tmp_path / "film.avi")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"discorl\[mp4\]"):
+        films.check(tmp_path / "film.mp4")
+
+
+def test_a_frame_in_the_terminal_has_two_pixels_to_a_character():
+    frame = np.array([[RED, BLUE], [BLUE, RED]], np.uint8)
+    red, blue = "255;0;0", "0;0;255"
+    block = "\N{UPPER HALF BLOCK}"
+    expected = f"\x1b[38;2;{red};48;2;{blue}m{block}\x1b[38;2;{blue};48;2;{red}m{block}\x1b[0m"
+    assert as_text(frame, columns=2, rows=1) == expected
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (20, 50), (3, 2)])
+def test_a_frame_fits_the_terminal(columns, rows):
+    lines = as_text(frames(height=50, width=100)[0], columns, rows).split("\n")
+    widths = {len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines}
+    assert len(lines) <= rows
+    assert len(widths) == 1
+    assert max(widths) <= columns
+
+
+def test_deterministic_operations_are_asked_for_before_jax_starts(capsys, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
+    with pytest.raises(SystemExit):
+        cli.main(["envs", "list", "--json", "--deterministic"])
+    assert os.environ["XLA_FLAGS"].endswith("=1 --xla_gpu_deterministic_ops=true")
+    assert "slower kernels" in capsys.readouterr().err
+    script = "import jax; print(jax.numpy.ones(3).sum())"  # XLA would refuse a flag it lacks
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.stdout == "3.0\n", ran.stderr
