@@ -23,7 +23,11 @@ SAMPLES = {
     "minigrid": "minigrid:DoorKey-5x5,max_steps=9",
     "sokoban": "sokoban:toy,time_limit=9",
     "craftax": "craftax:Craftax-Classic-Symbolic-v1,max_timesteps=7",
+    "jumanji": "jumanji:Snake-v1,time_limit=9",
+    "navix": "navix:DoorKey-5x5-v0,max_steps=9",
+    "pgx": "pgx:2048,max_steps=9",
 }
+MASKED = ("jumanji", "pgx")
 
 
 def installed(suite):
@@ -43,7 +47,7 @@ every_suite = pytest.mark.parametrize(
 @every_suite
 def test_adapters_keep_the_contract(name):
     findings = conformance.check(envs.make(name), steps=24, count=3)
-    assert len(findings) == 6
+    assert len(findings) == 6 + name.startswith(MASKED)
     assert [finding for finding in findings if not finding.ok] == []
     ends = next(finding.detail for finding in findings if finding.check == "ends")
     assert ends.startswith("of 3 episodes ")
@@ -239,3 +243,59 @@ def test_an_object_with_gymnaxs_interface_is_an_environment(tmp_path):
     assert (named.num_actions, named.observation) == (2, envs.make(own).observation)
     with pytest.raises(UserError, match="is 3; expected a name"):
         envs.make(3)
+
+
+@installed("jumanji")
+def test_jumanji_masks_are_in_the_order_of_the_actions():
+    """In Minesweeper, an action is a row and a column; a revealed square is illegal."""
+    environment = envs.make("jumanji:Minesweeper-v0")
+    state, observation = environment.reset(KEY)
+    assert sorted(observation) == ["board", "num_mines", "step_count"]  # no mask
+    assert environment.action_mask(state).all()
+    state, step = environment.step(state, jnp.int32(37), KEY)
+    assert environment.actions[37].tolist() == [3, 7]
+    assert np.argwhere(step.observation["board"] >= 0).tolist() == [[3, 7]]
+    assert np.flatnonzero(~environment.action_mask(state)).tolist() == [37]
+
+
+@installed("jumanji")
+def test_jumanji_tasks_end_by_themselves_or_by_their_time_limit():
+    environment = envs.make("jumanji:Snake-v1,time_limit=3")
+    state, _ = environment.reset(KEY)
+    for time in range(3):
+        action = jnp.argmax(environment.action_mask(state))
+        state, step = environment.step(state, action, KEY)
+        assert (bool(step.terminated), bool(step.truncated)) == (False, time == 2)
+    state, _ = environment.reset(KEY)
+    illegal = jnp.argmin(environment.action_mask(state))
+    _, step = environment.step(state, illegal, KEY)
+    assert (bool(step.terminated), bool(step.truncated)) == (True, False)
+    with pytest.raises(UserError, match="jumanji:TSP-v1 has no time_limit"):
+        envs.make("jumanji:TSP-v1,time_limit=3")
+
+
+@installed("pgx")
+def test_pgx_is_played_as_pgx_says():
+    environment = envs.make("pgx:2048")
+    state, observation = environment.reset(KEY)
+    theirs = environment.environment.init(KEY)
+    np.testing.assert_array_equal(observation, theirs.observation)
+    action = jnp.argmax(theirs.legal_action_mask)
+    np.testing.assert_array_equal(environment.action_mask(state), theirs.legal_action_mask)
+    _, step = environment.step(state, action, KEY)
+    after = environment.environment.step(theirs, action, KEY)
+    np.testing.assert_array_equal(step.observation, after.observation)
+    assert step.reward == after.rewards[0]
+    assert envs.make("pgx:minatar-breakout,sticky=0").environment.sticky_action_prob == 0
+    with pytest.raises(UserError, match="pgx:2048 takes no sticky=0\\.5; MinAtar's"):
+        envs.make("pgx:2048,sticky=0.5")
+
+
+@installed("navix")
+def test_navix_shows_its_grid():
+    environment = envs.make("navix:Empty-5x5-v0,view=full")
+    state, observation = environment.reset(KEY)
+    kind = np.argmax(observation[..., :11], axis=-1)
+    assert kind[0].tolist() == [2] * 5  # walls
+    assert (kind[1, 1], kind[3, 3]) == (10, 8)  # the agent and the goal
+    assert environment.render(state).dtype == np.uint8

@@ -172,6 +172,43 @@ def test_names_that_other_packages_register(my_gym):
     assert "nowhere_to_be_found cannot be imported: it raised ModuleNotFoundError" in message
 
 
+MINIGRID = """
+    import gymnasium, numpy
+
+    class Mission(gymnasium.spaces.Space):
+        def __init__(self):
+            super().__init__(dtype=str)
+
+    class Empty(gymnasium.Env):
+        action_space = gymnasium.spaces.Discrete(7)
+        observation_space = gymnasium.spaces.Dict(
+            image=gymnasium.spaces.Box(0, 255, (7, 7, 3), numpy.uint8),
+            mission=Mission(),
+        )
+
+        def reset(self, *, seed=None, options=None):
+            return {"image": numpy.ones((7, 7, 3), numpy.uint8), "mission": "get to the goal"}, {}
+
+    gymnasium.register("MiniGrid-OfATest-5x5-v0", Empty)
+"""
+
+
+def test_minigrid_by_name(write):
+    """Farama's package registers its names when it is imported; a mission is no observation."""
+    gymnasium = pytest.importorskip("gymnasium")
+    write("minigrid.py", MINIGRID)
+    sys.path.insert(0, ".")  # until the test ends
+    try:
+        assert envs.canonical("MiniGrid-OfATest-5x5-v0:workers=2") == (
+            "gymnasium:minigrid:MiniGrid-OfATest-5x5-v0,workers=2"
+        )
+        environment = envs.make("MiniGrid-OfATest-5x5-v0")
+        assert list(environment.observation) == ["image"]
+        assert environment.start(2, 0).reset()["image"].shape == (2, 7, 7, 3)
+    finally:
+        gymnasium.registry.pop("MiniGrid-OfATest-5x5-v0", None)
+
+
 def test_registered_names_that_cannot_be_made(monkeypatch):
     gymnasium = pytest.importorskip("gymnasium")
     names = envs.SUITES["gymnasium"].names()

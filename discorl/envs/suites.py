@@ -76,14 +76,21 @@ class Suite:
         """The items of the suite."""
         return list(self.adapter().names())
 
+    def has(self, item: str) -> bool:
+        """Whether the item is one of the suite's."""
+        return item in self._known(self.adapter(), item)
+
+    @staticmethod
+    def _known(adapter: Any, item: str) -> Sequence[str]:
+        return adapter.names_for(item) if hasattr(adapter, "names_for") else adapter.names()
+
     def make(self, item: str | None = None, **parameters: specs.Value) -> Any:
         """Builds an item with its settings."""
         adapter = self.adapter()
         item = self.default if item is None else item
         if item is None:
             raise UserError(f"{self.name} needs an item; {_show(self.name, adapter.names())}")
-        known = adapter.names_for(item) if hasattr(adapter, "names_for") else adapter.names()
-        check_item(self.name, item, known)
+        check_item(self.name, item, self._known(adapter, item))
         return specs.build(adapter.make, specs.Spec(self.name, item, parameters))
 
 
@@ -153,6 +160,24 @@ _SUITES = (
         default="toy",
     ),
     Suite(
+        "jumanji",
+        "native",
+        "Apache-2.0",
+        "Puzzles, packing and routing with action masks (Jumanji)",
+    ),
+    Suite(
+        "navix",
+        "native",
+        "Apache-2.0",
+        "MiniGrid's tasks, the whole grid or seen from within (NAVIX)",
+    ),
+    Suite(
+        "pgx",
+        "native",
+        "Apache-2.0, MinAtar GPL-3.0",
+        "2048, and MinAtar with sticky actions (Pgx)",
+    ),
+    Suite(
         "gymnasium",
         "host",
         "MIT",
@@ -201,6 +226,8 @@ _KNOWN_AS = (
     ("gymnax", r"(.+-(?:MinAtar|bsuite|misc|v\d+))"),
     ("gymnasium", r"(.+-v\d+)"),
 )
+# Modules that register names with Gymnasium only when they are imported.
+_REGISTERED_BY = (("minigrid", r"(?:MiniGrid|BabyAI)-.+"),)
 
 
 def canonical(text: str) -> str:
@@ -219,10 +246,15 @@ def canonical(text: str) -> str:
             continue
         if suite.missing():
             absent.append(suite)
-            if suite.name not in ("gymnax", "gymnasium"):
+            if suite.name not in ("gymnax", "gymnasium", "minigrid"):
                 break  # no other has it
-        elif match[1] in suite.names():
+        elif suite.has(match[1]):
             return f"{suite.name}:{match[1]}" + (f",{parameters}" if colon else "")
+    for module, pattern in _REGISTERED_BY:
+        if re.fullmatch(pattern, name) and importlib.util.find_spec(module):
+            gymnasium = SUITES["gymnasium"]
+            if not gymnasium.missing() and gymnasium.has(f"{module}:{name}"):
+                return f"gymnasium:{module}:{name}" + (f",{parameters}" if colon else "")
     if absent:
         installs = " or ".join(suite.install for suite in absent)
         raise UserError(f"no environment {name!r} in the suites that are installed: {installs}")

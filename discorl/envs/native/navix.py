@@ -1,0 +1,85 @@
+"""The suite `navix`: MiniGrid's tasks by NAVIX, written in JAX.
+
+NAVIX's own `step` resets an episode that has ended. Here `_step` is called, so that whoever acts
+decides when to reset.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import navix
+import numpy as np
+from navix import observations
+
+from discorl.envs.base import Environment, Step
+from discorl.envs.native.arrays import fix_types, same_types
+from discorl.types import Array, Key, PyTree
+from discorl.types.validation import integer
+
+_PREFIX = "Navix-"
+# Kinds and colours of cells in MiniGrid's encoding, and states of doors or directions of the agent.
+_SIZES = (11, 6, 4)
+_VIEWS = {"agent": observations.symbolic_first_person, "full": observations.symbolic}
+
+
+def names() -> Sequence[str]:
+    """All registered tasks."""
+    return [name.removeprefix(_PREFIX) for name in navix.registry()]
+
+
+def make(
+    item: str, *, max_steps: int = 100, view: Literal["agent", "full"] = "agent"
+) -> Environment:
+    """Builds a task.
+
+    Args:
+        item: its name without the prefix, such as `DoorKey-5x5-v0`.
+        max_steps: steps after which an episode is truncated.
+        view: `agent` for the 7x7 cells ahead of the agent, as in MiniGrid, or `full` for the grid.
+    """
+    integer("max_steps", max_steps, least=1, owner="navix")
+    environment = navix.make(_PREFIX + item, max_steps=max_steps, observation_fn=_VIEWS[view])
+    return Navix(item, environment)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Navix(Environment[PyTree]):
+    """A MiniGrid task. Kind, colour and state of each cell are one-hot."""
+
+    item: str
+    environment: Any  # NAVIX's
+
+    @property
+    def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
+        return len(self.environment.action_set)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """Cells, [rows, columns, kinds + colours + states] bool."""
+        return same_types(jax.eval_shape(self.reset, jax.random.key(0))[1])
+
+    def reset(self, key: Key) -> tuple[PyTree, Array]:
+        moment = fix_types(self.environment.reset(key))
+        return moment, _encode(moment.observation)
+
+    def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
+        del key
+        moment = fix_types(self.environment._step(state, action))
+        return moment, Step(
+            observation=_encode(moment.observation),
+            reward=moment.reward.astype(jnp.float32),
+            terminated=moment.is_termination(),
+            truncated=moment.is_truncation(),
+        )
+
+    def render(self, state: PyTree) -> np.ndarray:
+        """The grid from above."""
+        return np.asarray(observations.rgb(state.state))
+
+
+def _encode(cells: Array) -> Array:
+    codes = [jax.nn.one_hot(cells[..., i], size, dtype=bool) for i, size in enumerate(_SIZES)]
+    return jnp.concatenate(codes, axis=-1)
