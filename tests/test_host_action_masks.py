@@ -32,6 +32,8 @@ class Gated(gymnasium.Env):
         self.where = where
         time = spaces.Box(0, 1, (4,), np.float32)
         mask = spaces.MultiBinary(3)
+        if where == "column":  # a mask need not be flat
+            mask = spaces.MultiBinary((3, 1))
         together = spaces.Dict({"observation": time, "action_mask": mask})
         self.observation_space = time if where == "info" else together
 
@@ -39,6 +41,7 @@ class Gated(gymnasium.Env):
         seen, mask = np.eye(4, dtype=np.float32)[self.time], MASKS[self.time]
         if self.where == "info":
             return seen, {"action_mask": mask}
+        mask = mask.reshape(self.observation_space["action_mask"].shape)
         return {"observation": seen, "action_mask": mask}, {}
 
     def reset(self, *, seed=None, options=None):
@@ -64,6 +67,20 @@ def test_masks_of_gymnasium_environments(where):
     assert findings["action mask"].detail == "1 to 2 of 3 actions are legal"
 
 
+class Silent(Gated):
+    """Has no mask in `info` where the episode is over."""
+
+    def step(self, action):
+        *outcome, over, info = super().step(action)
+        return *outcome, over, {} if over else info
+
+
+def test_an_environment_may_leave_out_the_mask_where_an_episode_is_over():
+    environment = from_gymnasium(lambda render: Silent(), name="silent")
+    findings = conformance.check(environment, steps=12, count=2)
+    assert [each for each in findings if not each.ok] == []
+
+
 def test_environments_without_a_mask_have_none():
     environment = from_gymnasium(lambda render: gymnasium.make("CartPole-v1"), name="cart")
     assert not environment.has_action_mask
@@ -74,21 +91,27 @@ def test_environments_without_a_mask_have_none():
 
 
 @pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
-def test_masks_of_vectors(mode):
+@pytest.mark.parametrize("where", ["observation", "column"])
+def test_masks_of_vectors(mode, where):
+    """Through a truncation, after which an action is taken that the next episode forbids."""
+
     def create(count, render):
-        make = [lambda: Gated("observation")] * count
+        make = [lambda: Gated(where)] * count
         return gymnasium.vector.SyncVectorEnv(make, autoreset_mode=mode)
 
     environment = from_vector(create, name="gated")
     vector = environment.start(2, 0)
     seen, step = vector.reset(), None
-    for time in range(3):
+    for time in [0, 1, 2, 3, 0, 1, 2, 3]:
         np.testing.assert_array_equal(vector.action_mask(), MASKS[[time, time]].astype(bool))
         np.testing.assert_array_equal(np.argmax(seen["observation"], axis=-1), time)
-        step = vector.step(np.full(2, MASKS[time].argmax(), np.int32))
+        illegal_if_begun = 2
+        action = MASKS[time].argmax() if time < 3 else illegal_if_begun
+        step = vector.step(np.full(2, action, np.int32))
         seen = step.observation
-    assert step.truncated.all()
-    assert not vector.action_mask().any()
+        assert step.truncated.all() == (time == 2)
+        assert step.first.all() == (time == 3)
+    assert [each for each in conformance.check(environment, steps=20, count=2) if not each.ok] == []
 
 
 def test_workers_share_their_masks():

@@ -190,9 +190,9 @@ class _Single:
     def reset(self, seed: int | None) -> PyTree:
         return self._see(*self._env.reset(seed=seed))
 
-    def _see(self, seen: Any, info: Mapping[str, Any]) -> PyTree:
+    def _see(self, seen: Any, info: Mapping[str, Any], over: bool = False) -> PyTree:
         if self._has_mask:
-            self._mask = mask_in(seen, info, len(self._actions))
+            self._mask = mask_in(seen, info, len(self._actions), over)
         return self._arrange(seen)
 
     def action_mask(self) -> np.ndarray:
@@ -200,9 +200,10 @@ class _Single:
 
     def step(self, action: int) -> Outcome:
         seen, reward, terminated, truncated, info = self._env.step(self._actions[action])
-        over = terminated or truncated
+        over = bool(terminated or truncated)
         numbers = numbers_of(info, self._metrics) if over else NO_METRICS
-        return self._see(seen, info), float(reward), bool(terminated), bool(truncated), numbers
+        shown = self._see(seen, info, over)
+        return shown, float(reward), bool(terminated), bool(truncated), numbers
 
     def render(self) -> np.ndarray | None:
         return None if self._env.render_mode != "rgb_array" else np.asarray(self._env.render())
@@ -249,31 +250,32 @@ class GymnasiumVector(HostVector):
 
     - NextStep matches `HostStep`: a call that only resets follows every end of an episode.
     - SameStep has already reset where a truncated episode's last observation is still needed. A
-      vector cannot skip an environment, so one step is played in the new episode, which is then
-      discarded by a reset with `reset_mask`.
+      vector cannot skip an environment, so one step is played in the new episode, with an action
+      that is legal there. A reset with `reset_mask` then discards that episode.
     - Disabled works the same way, except that all resets are requested here.
     """
 
     def __init__(self, vector: VectorEnv, task: VectorTask, seed: int) -> None:
-        """Wraps.
-
-        Args:
-            vector: with its mode of autoreset in its metadata, NextStep if there is none.
-            task: how to read observations, and all actions.
-            seed: of its first environment.
-        """
+        """Wraps a vector; `seed` is that of its first environment."""
         self._vector, self._task, self._seed = vector, task, seed
         mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = AutoresetMode(mode)
         self._ended = np.zeros(vector.num_envs, bool)  # by the latest step, and not begun anew
 
     def reset(self) -> PyTree:
-        return self._show(self._read(self._vector.reset(seed=self._seed)[0]))
+        return self._show(self._latest(self._vector.reset(seed=self._seed)[0]))
 
     def _read(self, found: Any) -> PyTree:
-        """Observations and, if they hold one, the action mask."""
-        mask = np.asarray(found[ACTION_MASK], bool) if self._task.has_action_mask else None
-        return self._task.read(found), mask
+        """Observations, [E, ...], and, if they hold one, the action mask, [E, A]."""
+        if not self._task.has_action_mask:
+            return self._task.read(found), None
+        mask = np.asarray(found[ACTION_MASK], bool)
+        return self._task.read(found), mask.reshape(len(mask), -1)
+
+    def _latest(self, found: Any) -> PyTree:
+        """Reads what the vector shows, and keeps which actions are legal in its next step."""
+        observation, self._legal = self._read(found)
+        return observation, self._legal
 
     def _show(self, seen: PyTree) -> PyTree:
         observation, self._mask = seen
@@ -284,18 +286,17 @@ class GymnasiumVector(HostVector):
 
     def step(self, action: np.ndarray) -> HostStep:
         filler = self._ended
+        if self._legal is not None:  # the agent saw the last episode, not the one that has begun
+            action = np.where(filler, self._legal.argmax(axis=-1), action)
         found, reward, terminated, truncated, info = self._vector.step(self._task.actions[action])
         terminated = np.asarray(terminated, bool) & ~filler
         truncated = np.asarray(truncated, bool) & ~terminated & ~filler
         told = info.get("final_info", info)
-        metrics = {
-            name: np.asarray(told[name], float)
-            for name in self._task.episode_metrics
-            if name in told
-        }
+        names = [name for name in self._task.episode_metrics if name in told]
+        metrics = {name: np.asarray(told[name], float) for name in names}
         if self._mode is AutoresetMode.NEXT_STEP:
             self._ended, first = terminated | truncated, filler
-            seen = self._read(found)
+            seen = self._latest(found)
         else:
             self._ended, first = truncated, filler | terminated
             if self._mode is AutoresetMode.DISABLED:
@@ -306,19 +307,20 @@ class GymnasiumVector(HostVector):
         return HostStep(self._show(seen), reward, terminated, truncated, first, metrics)
 
     def _after_disabled(self, found: Any, first: np.ndarray) -> PyTree:
-        last = self._read(found)
+        last = self._latest(found)
         begin = first | self._ended  # those that were cut begin once more after their filler
         return _pick(self._ended, last, self._begin(begin)) if begin.any() else last
 
     def _after_same_step(self, found: Any, info: Mapping[str, Any], filler: np.ndarray) -> PyTree:
-        began = self._begin(filler) if filler.any() else self._read(found)
+        began = self._begin(filler) if filler.any() else self._latest(found)
         if not self._ended.any():
             return began
-        final = [self._read(x) for x in np.asarray(info["final_obs"])[self._ended]]
+        ends = np.asarray(info["final_obs"])[self._ended]
+        final = [self._read(jax.tree.map(lambda x: np.asarray(x)[None], end)) for end in ends]
         return _put(began, self._ended, final)
 
     def _begin(self, which: np.ndarray) -> PyTree:
-        return self._read(self._vector.reset(options={"reset_mask": which.copy()})[0])
+        return self._latest(self._vector.reset(options={"reset_mask": which.copy()})[0])
 
     def render(self) -> np.ndarray | None:
         pictures = self._vector.render() if self._vector.render_mode == "rgb_array" else None
@@ -338,11 +340,11 @@ def _pick(condition: np.ndarray, chosen: PyTree, otherwise: PyTree) -> PyTree:
 
 
 def _put(batch: PyTree, condition: np.ndarray, rows: list[PyTree]) -> PyTree:
-    """The batch with `rows` written where the condition holds."""
+    """The batch with `rows`, [1, ...] each, written where the condition holds."""
 
     def put(leaf: np.ndarray, *parts: np.ndarray) -> np.ndarray:
         leaf = leaf.copy()
-        leaf[condition] = np.stack(parts)
+        leaf[condition] = np.concatenate(parts)
         return leaf
 
     return jax.tree.map(put, batch, *rows)

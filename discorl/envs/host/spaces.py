@@ -68,14 +68,20 @@ def without_mask(space: spaces.Space, num_actions: int) -> spaces.Space:
     return spaces.Dict({key: part for key, part in space.spaces.items() if key != ACTION_MASK})
 
 
-def mask_in(found: Any, info: Mapping[str, Any], num_actions: int) -> np.ndarray:
+def mask_in(
+    found: Any, info: Mapping[str, Any], num_actions: int, over: bool = False
+) -> np.ndarray:
     """The action mask in one observation or in `info`, [A] bool.
+
+    Where an episode is over, there may be none: no action is legal then.
 
     Raises:
         EnvironmentFailure: neither holds a mask of that many actions.
     """
     mask = found.get(ACTION_MASK) if isinstance(found, Mapping) else None
     mask = info.get(ACTION_MASK) if mask is None else mask
+    if mask is None and over:
+        return np.zeros(num_actions, bool)
     if mask is None or np.size(mask) != num_actions:
         shape = "no action mask" if mask is None else f"an action mask of shape {np.shape(mask)}"
         raise EnvironmentFailure(f"returned {shape}; expected one of {num_actions} actions")
