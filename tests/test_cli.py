@@ -1,5 +1,6 @@
 """The command line: help, results for programs, and messages instead of stack traces."""
 
+import itertools
 import json
 import os
 import re
@@ -93,6 +94,21 @@ def test_every_command_has_help(capsys, command, mentions):
     assert status == 0
     for word in mentions:
         assert word in out
+
+
+def test_help_breaks_lines_only_where_they_end(capsys, monkeypatch):
+    """Docstrings of two lines are filled anew: no line ends where the next word would fit."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line.strip("│╭╮╰╯─") for line in run(capsys, "train", "--help")[1].splitlines()]
+    width = max(map(len, lines)) - 1  # within the frame's margin
+    checked = 0
+    for line, below in itertools.pairwise(lines):
+        text = below.lstrip()
+        indent = len(below) - len(text)
+        if indent > 10 and text and len(line) - len(line.lstrip()) == indent:
+            checked += 1
+            assert len(line.rstrip()) + 1 + len(text.split()[0]) > width, f"{line}\n{below}"
+    assert checked > 20
 
 
 def test_defaults_in_the_help_follow_the_rule(capsys):

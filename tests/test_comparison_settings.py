@@ -170,6 +170,8 @@ def test_an_optional_rule_stays_where_it_is_found(tmp_path):
             "settings of 'ppo' in 'catch': batch is '8'; expected an integer",
         ),
         ({"settings": 3}, "settings is 3; expected a table"),
+        ({"settings": {"env": "grid"}}, "settings has 'env', .*: see environments"),
+        ({"rules": [{"rule": "ppo", "settings": {"steps": 9}}]}, "settings has 'steps', .*: see"),
         ({"rules": [3]}, "3: expected a name, or a table with the setting 'rule'"),
         ({"more_rules": 3}, "3: expected a name, or a table with the setting 'rule'"),
         ({"sweep_seed": 4}, "apart from those compared, 0 to 4"),

@@ -363,6 +363,19 @@ def test_a_run_records_the_suite_and_takes_its_preset():
     assert (config.env, config.preset) == ("gymnax:CartPole-v1", preset_for("gymnax:CartPole-v1"))
 
 
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("gymnax:Breakout-MinAtar", "minatar"),
+        ("pgx:minatar-breakout,sticky=0", "minatar"),
+        ("pgx:2048", "small"),
+        ("minigrid:Empty-5x5", "minigrid"),
+    ],
+)
+def test_the_preset_of_an_environment(name, preset):
+    assert preset_for(name) == preset
+
+
 def test_a_known_name_of_a_suite_that_is_missing_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(envs.suites.Suite, "missing", lambda suite: (suite.name,))
     with pytest.raises(UserError, match=r"'ALE/Pong-v5'.*discorl\[atari\]"):

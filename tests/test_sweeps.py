@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from discorl import cli
-from discorl.comparison import load, runner
+from discorl.comparison import configure_comparison, load, runner
 from discorl.comparison.results import final_cells
 from discorl.comparison.sweeps import (
     configure_sweep,
@@ -86,11 +86,26 @@ def test_what_the_command_line_says_of_a_space():
         ({"unroll": [1, Range(1, 2)]}, {}, "expected single values, or one range"),
         ({"unroll": [4, -1]}, {}, r"settings of 'unroll=-1' in 'catch': unroll is -1"),
         ({"unroll": [4]}, {"trials": 0}, "trials is 0"),
+        ({"unroll": 4}, {}, "over: unroll is 4; expected a list of values, or a Range"),
+        ({"rule": "ppo"}, {}, "over: rule is 'ppo'; expected a list of values, or a Range"),
+        ({"unroll": [[4, 8]]}, {}, "expected single values, or one range"),
+        ({"hidden": [Range(4, 8)]}, {}, "expected single values, or one range"),
+        ({"unroll": [4]}, {"settings": 3}, "settings is 3; expected a table"),
+        ({"unroll": [4]}, {"settings": {"rule": "ppo"}}, "settings has 'rule', .*: see rule$"),
+        ({"unroll": [4]}, {"settings": {"env": "grid"}}, "settings has 'env', .*: see environment"),
+        ({"unroll": [4]}, {"settings": {"updates": 3}}, "settings has 'updates', .*: see steps"),
+        ({"unroll": [4]}, {"settings": {"seeds": 3}}, "settings has 'seeds', .*: see seeds"),
     ],
 )
 def test_mistakes(space, settings, words):
     with pytest.raises(UserError, match=words):
         configure_sweep(space, environments=["catch"], steps=100, **settings)
+
+
+def test_environments_may_be_tables():
+    table = {"env": "catch:rows=4", "label": "low"}
+    config = configure_sweep({"unroll": [4, 8]}, environments=[table], steps=100)
+    assert [(entry.env, entry.label) for entry in config.environments] == [("catch:rows=4", "low")]
 
 
 @pytest.mark.parametrize("text", ["learning_rate", "learning_rate=", "learning_rate=1,,2"])
@@ -185,3 +200,13 @@ def test_a_sweep_from_the_command_line(tmp_path, capsys, monkeypatch):
         assert json.loads(capsys.readouterr().out)["report"] == found["report"]
     assert len(made) == 1
     assert 'id="trials"' in (tmp_path / "sweep" / "report" / "index.html").read_text()
+
+
+def test_an_ordinary_comparison_is_not_resumed_as_a_sweep(tmp_path, capsys, monkeypatch):
+    config = configure_comparison(rules=["ppo"], environments=["catch"], steps=100, seeds=1)
+    runner.create(tmp_path / "comparison", config).close()
+    monkeypatch.setattr("discorl.cli.sweep.compare", lambda **_: pytest.fail("it trained"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["sweep", "--resume", str(tmp_path / "comparison")])
+    assert ended.value.code == 2
+    assert "comparison is not a sweep; continue it with" in capsys.readouterr().err

@@ -81,6 +81,7 @@ def test_trackers_close_when_training_fails(run):
     ("track", "words"),
     [
         ("wandbb", r"no tracker 'wandbb'; did you mean 'wandb'"),
+        ("wandb:mine", r"track is 'wandb:mine'; expected .*, such as wandb:project=mine"),
         (3, r"track is 3; expected one of wandb, trackio, a function of rows or a Tracker"),
     ],
 )

@@ -62,6 +62,34 @@ def _optional(
     )
 
 
+_asked: set[Any] = set()  # dataclasses that `_one_paragraph` asks tyro's own rule about
+
+
+@_registry.struct_rule
+def _one_paragraph(
+    info: tyro.constructors.StructTypeInfo,
+) -> tyro.constructors.StructConstructorSpec | None:
+    """Joins the lines of a field's docstring: tyro leaves breaks before those that are indented."""
+    if not dataclasses.is_dataclass(info.type) or info.type in _asked:
+        return None
+    _asked.add(info.type)
+    try:
+        spec = tyro.constructors.ConstructorRegistry.get_struct_spec(info)
+    finally:
+        _asked.remove(info.type)
+    if not isinstance(spec, tyro.constructors.StructConstructorSpec):
+        return None
+
+    def joined(helptext: str | Callable[[], str | None] | None) -> str:
+        return " ".join(((helptext() if callable(helptext) else helptext) or "").split())
+
+    fields = (
+        dataclasses.replace(field, helptext=functools.partial(joined, field.helptext))
+        for field in spec.fields
+    )
+    return dataclasses.replace(spec, fields=tuple(fields))
+
+
 @dataclasses.dataclass(frozen=True)
 class Result:
     """The outcome of a command, for people and for programs."""

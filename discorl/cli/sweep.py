@@ -15,7 +15,7 @@ from discorl.cli.commands import (
     tell,
 )
 from discorl.cli.tables import table
-from discorl.comparison import Results, compare, sweeps
+from discorl.comparison import Results, compare, load, sweeps
 from discorl.comparison.sweeps import configure_sweep, read_settings, read_space
 from discorl.reports import sweep as page
 from discorl.reports.sections import few_runs
@@ -64,6 +64,10 @@ def sweep_command(arguments: list[str], program: str) -> Result:
         """
         if resume is not None:
             refuse_other_settings(resume, arguments, program, "executor")
+            if not load(resume).config.over:
+                raise UserError(
+                    f"{resume} is not a sweep; continue it with `discorl compare --resume {resume}`"
+                )
             options: dict[str, Any] = {"accept_changes": accept_changes, "tell": tell}
             return _result(result_of(compare, resume=resume, executor=executor, **options))
         config = configure_sweep(
@@ -85,8 +89,6 @@ def sweep_command(arguments: list[str], program: str) -> Result:
 
 
 def _result(results: Results) -> Result:
-    if not results.config.over:
-        raise UserError(f"{results.path} is no sweep: see `discorl report {results.path}`")
     written = page.write(results)
     ranked, effects = sweeps.ranking(results), sweeps.effects(results)
     data = {

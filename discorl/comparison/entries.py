@@ -8,10 +8,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from discorl.envs import canonical
+from discorl.training.config import BUDGETS
 from discorl.types import UserError, specs
 from discorl.types.validation import Fields, number, refuse
 
 Entry = TypeVar("Entry", "RuleEntry", "EnvironmentEntry")
+
+# Settings of training that have their own argument.
+OWN_ARGUMENTS = {
+    "rule": "rules",
+    "env": "environments",
+    "seed": "seed",
+    "seeds": "seeds",
+    **dict.fromkeys(BUDGETS, "steps"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +107,14 @@ def _entry(value: Any, kind: type[Entry], key: str) -> Entry:
     return kind(**table)
 
 
-def check_settings(table: Mapping[str, Any]) -> None:
-    """Refuses `settings` of training that are no table."""
+def check_settings(table: Mapping[str, Any], own: Mapping[str, str] = OWN_ARGUMENTS) -> None:
+    """Refuses `settings` of training that are not a table, or that have an argument in `own`."""
     settings = table.get("settings", {})
     if not isinstance(settings, Mapping):
         raise UserError(f"settings is {settings!r}; expected a table of settings")
+    for name in settings:
+        if name in own:
+            raise UserError(f"settings has {name!r}, which has its own argument: see {own[name]}")
 
 
 def folder_name(label: str) -> str:

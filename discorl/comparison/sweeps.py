@@ -3,30 +3,25 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from discorl.comparison.config import ComparisonConfig, configure_comparison
+from discorl.comparison.entries import OWN_ARGUMENTS, check_settings
 from discorl.comparison.results import Results
 from discorl.runs import statistics
 from discorl.runs.statistics import Estimate
-from discorl.training.config import DEFAULT_ENVIRONMENT, DEFAULT_RULE, TrainConfig, configure
+from discorl.training.config import DEFAULT_ENVIRONMENT, DEFAULT_RULE, TrainConfig
 from discorl.types import UserError, settings, specs, validation
 from discorl.types.specs import Range
 
 MOST_TRIALS = 10_000
 MOST_GROUPS = 5  # values of a setting that are told apart; more of them are grouped by size
 _LOG_SCALE = 10.0  # a range whose ends are that far apart is drawn from on a logarithmic scale
-# Settings that a sweep has places of its own for.
-_ELSEWHERE = {
-    "env": "environments",
-    "seed": "seed",
-    "seeds": "seeds",
-    "updates": "steps",
-    "preset": "settings",
-}
+# Settings that have their own argument.
+_ELSEWHERE = OWN_ARGUMENTS | {"rule": "rule"}
 
 Space = Mapping[str, Sequence[Any] | Range]  # the values that each setting may have
 
@@ -60,8 +55,9 @@ def configure_sweep(
         results = discorl.compare(config, out="runs/sweep")
         ```
     """
-    defaults = _flat(configure(rule, environments[0], **(settings or {})))
-    space = {name: _values(name, values, defaults) for name, values in over.items()}
+    shared = {} if settings is None else settings
+    check_settings({"settings": shared}, _ELSEWHERE)
+    space = {name: _values(name, values) for name, values in over.items()}
     if not space:
         raise UserError("over is empty; expected the values of at least one setting")
     drawn = _grid(space) if trials is None else _random(space, trials, seed)
@@ -77,7 +73,7 @@ def configure_sweep(
         rules=entries,
         environments=environments,
         seed=seed,
-        settings=dict(settings or {}),
+        settings=dict(shared),
         over=tuple(space),
         **{"name": "sweep", "about": f"Settings of {rule}: {', '.join(space)}."} | given,
     )
@@ -100,12 +96,12 @@ def read_space(texts: Sequence[str]) -> dict[str, Sequence[Any] | Range]:
 
 def read_settings(texts: Sequence[str]) -> dict[str, Any]:
     """Reads settings with a single value each: `preset=small`, `hidden=64 64`."""
-    shared, defaults = {}, _flat(TrainConfig())
+    shared = {}
     for name, values in read_space(texts).items():
         settings.require_known(TrainConfig, name, "settings: ")
         if len(values) != 1:
             raise UserError(f"settings: {name} has {len(values)} values; expected one, or see over")
-        shared[name] = _tuple(values[0]) if isinstance(defaults[name], tuple) else values[0]
+        shared[name] = _fit(name, values[0])
     return shared
 
 
@@ -114,25 +110,27 @@ def text_of(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _flat(config: TrainConfig) -> dict[str, Any]:
-    return settings.flatten(TrainConfig, config)
-
-
-def _values(
-    name: str, values: Sequence[Any] | Range, defaults: Mapping[str, Any]
-) -> Sequence[Any] | Range:
+def _values(name: str, values: Sequence[Any] | Range) -> Sequence[Any] | Range:
     """The values of a setting, checked."""
     settings.require_known(TrainConfig, name, "over: ")
-    if name in _ELSEWHERE:
-        raise UserError(
-            f"over has {name!r}, which is the same in all trials: see {_ELSEWHERE[name]}"
-        )
+    same = {**_ELSEWHERE, "preset": "settings"}
+    if name in same and name != "rule":
+        raise UserError(f"over has {name!r}, which is the same in all trials: see {same[name]}")
     if isinstance(values, Range):
         return values
-    several = [_tuple(x) if isinstance(defaults[name], tuple) else x for x in values]
-    if not several or any(isinstance(x, Range) for x in several):
+    if not isinstance(values, list | tuple):
+        raise UserError(f"over: {name} is {values!r}; expected a list of values, or a Range")
+    several = [_fit(name, value) for value in values if not isinstance(value, Range)]
+    single = all(isinstance(value, Hashable) for value in several)
+    if not several or len(several) < len(values) or not single:
         raise UserError(f"over: {name} is {list(values)}; expected single values, or one range")
     return list(dict.fromkeys(several))
+
+
+def _fit(name: str, value: Any) -> Any:
+    """A value of a setting; as a tuple where the setting is one."""
+    default = settings.flatten(TrainConfig, TrainConfig())[name]
+    return _tuple(value) if isinstance(default, tuple) else value
 
 
 def _tuple(value: Any) -> tuple:

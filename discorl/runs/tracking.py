@@ -55,6 +55,9 @@ def _one(given: Any) -> Tracker:
     if isinstance(given, str):
         spec = specs.parse(given)
         specs.require_known("tracker", [spec.name], SERVICES)
+        if spec.item is not None:
+            expected = f"KEY=VALUE after the colon, such as {spec.name}:project={spec.item}"
+            raise UserError(f"track is {given!r}; expected {expected}")
         return SERVICES[spec.name](spec.parameters)
     if callable(given):
         return Callback(given)

@@ -146,10 +146,11 @@ PRESETS: dict[str, Mapping[str, Any]] = {
 
 def preset_for(env: str) -> str:
     """The preset called like the environment or its suite, `minatar` for MinAtar, or `small`."""
-    name, _, rest = env.partition(":")
-    if rest.partition(",")[0].strip().endswith("-MinAtar"):
+    name, _, rest = (part.strip() for part in env.partition(":"))
+    item = rest.partition(",")[0].strip()
+    if item.endswith("-MinAtar") or (name == "pgx" and item.startswith("minatar-")):
         return "minatar"
-    return name.strip() if name.strip() in PRESETS else "small"
+    return name if name in PRESETS else "small"
 
 
 def small_preset(preset: str) -> str | None:
