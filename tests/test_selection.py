@@ -10,8 +10,10 @@ import pytest
 from timing import untimed
 
 import discorl
+from discorl.envs.host import EnvironmentFailure
 from discorl.runs import Run
 from discorl.runs.metrics import BEST_RETURN, RETURN, STEP, WALL_TIME
+from discorl.training import selection
 from discorl.training.loading import load_params
 from discorl.training.selection import _KEY, Best
 from discorl.types import UserError
@@ -102,6 +104,29 @@ def test_a_resumed_run_keeps_the_same_best(result, tmp_path):
     discoveries.assert_same(resumed.best, result.best)
     discoveries.assert_same(resumed.state, result.state)
     discoveries.assert_same(untimed(resumed.evaluations), untimed(result.evaluations))
+
+
+@pytest.mark.parametrize("update", [4, 5])
+def test_an_evaluation_that_failed_is_made_up_on_resume(update, result, tmp_path, monkeypatch):
+    """In the middle of a run, where it fails twice, and at its end."""
+    evaluate, failures = selection.evaluate, [update] * (6 - update)
+
+    def fail(trainer, state, now, best):
+        if now in failures:
+            failures.remove(now)
+            raise EnvironmentFailure("out of coffee")
+        return evaluate(trainer, state, now, best)
+
+    monkeypatch.setattr(selection, "evaluate", fail)
+    where = {"out": tmp_path / "run"}
+    while failures:
+        with pytest.raises(EnvironmentFailure, match=f"saved as of update {update}"):
+            discorl.train(**where if "resume" in where else TINY | where)
+        where = {"resume": tmp_path / "run"}
+    resumed = discorl.train(**where)
+    discoveries.assert_same(resumed.best, result.best)
+    discoveries.assert_same(untimed(resumed.evaluations), untimed(result.evaluations))
+    discoveries.assert_same(load_params(resumed.path, best=True)[2], result.best.params)
 
 
 def test_a_run_without_evaluations_has_no_best_agent(result, tmp_path):

@@ -209,6 +209,12 @@ class _Loop:
     def _start(self) -> tuple[int, TrainState]:
         restored = self._restore()
         if restored is not None:
+            done, state = restored
+            try:
+                if self._evaluate_if_due(done, state):  # which failed before the run stopped
+                    self._save(done, state)
+            except EnvironmentFailure as error:
+                raise self._give_up(done, done, state, error) from error
             return restored
         state = self._trainer.init() if self._first is None else self._first
         if self._config.eval_every:
@@ -279,17 +285,20 @@ class _Loop:
         self._warn_of_nan(rows)
         self._log_rows(rows)
 
-    def _evaluate_if_due(self, done: int, state: TrainState) -> None:
-        """Plays with the agents as they are, and keeps those that are the best so far."""
-        every = self._config.eval_every
-        if self._best is None or (done % every and done < self._config.updates):
-            return
+    def _evaluate_if_due(self, done: int, state: TrainState) -> bool:
+        """Plays with the agents as they are, and keeps the best so far; False if it is not due."""
+        every, updates = self._config.eval_every, self._config.updates
+        if self._best is None or not done or (done % every and done < updates):
+            return False
+        if done in self._evaluations.columns("update").get("update", ())[-1:]:
+            return False
         with compilation.Stopwatch() as watch, strangers_named(self._trainer):
             self._best, rows = selection.evaluate(self._trainer, state, done, self._best)
         self._seconds += watch.seconds
         rows = [row | {WALL_TIME: self._seconds} for row in rows]
         self._evaluations.extend(rows)
         self._log_rows(rows, "evaluation")
+        return True
 
     def _warn_of_nan(self, rows: list[dict[str, float]]) -> None:
         """Warns once per seed that its loss is not finite; other seeds continue."""
