@@ -1,6 +1,7 @@
 """Evaluation during training: which agents are kept, and how they come back."""
 
 import dataclasses
+import functools
 
 import discoveries
 import jax
@@ -132,6 +133,11 @@ def test_an_evaluation_that_failed_is_made_up_on_resume(update, result, tmp_path
 def test_a_run_without_evaluations_has_no_best_agent(result, tmp_path):
     with pytest.raises(UserError, match="train with eval_every"):
         dataclasses.replace(result, best=None).policy(best=True)
+    untrained = Best.none_yet(result.state.learner.params, seeds=2)
+    stopped = dataclasses.replace(result, best=untrained)
+    for use in (stopped.policy, functools.partial(discorl.evaluate, stopped)):
+        with pytest.raises(UserError, match="the run has no best agent yet: no evaluation has"):
+            use(best=True)
     config = dataclasses.replace(result.config, eval_every=0)
     Run.create(tmp_path / "run", config.as_dict()).close()
     with pytest.raises(UserError, match=r"has no best agent: it was trained without --eval-every"):

@@ -3,7 +3,6 @@
 import os
 
 import jax
-import jax.numpy as jnp
 
 from discorl import rules
 from discorl.agent.assembly import NetworkFactory
@@ -46,9 +45,7 @@ def load_params(
     update, found = restored
     if not best:
         return trainer, update, found
-    if not jnp.isfinite(found.mean_return).all():
-        raise UserError(f"{run} has no best agent yet: no evaluation has been made")
-    return trainer, int(found.update.max()), found.params
+    return trainer, *found.agents(str(run))
 
 
 def load_agent(

@@ -48,7 +48,7 @@ class TrainResult:
             return self.state.learner.params
         if self.best is None:
             raise UserError("there is no best agent: train with eval_every")
-        return self.best.params
+        return self.best.agents()[1]
 
     def policy(self, seed: int | None = None, *, best: bool = False) -> Policy:
         """The policy of a trained agent.

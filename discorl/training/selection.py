@@ -10,7 +10,7 @@ import numpy as np
 from discorl.runs.metrics import BEST_RETURN, EPISODES, LENGTH, RETURN, STEP
 from discorl.training.state import TrainState
 from discorl.training.trainer import Trainer
-from discorl.types import Array, Params
+from discorl.types import Array, Params, UserError
 
 _KEY = 0xBE57  # apart from the keys of training and of `discorl.evaluate`
 
@@ -47,6 +47,16 @@ class Best:
             mean_return=jnp.where(higher, new, self.mean_return),
             update=jnp.where(higher, update, self.update),
         )
+
+    def agents(self, whose: str = "the run") -> tuple[int, Params]:
+        """The update of the newest of these agents, and the parameters of all.
+
+        Raises:
+            UserError: no evaluation has been made, and the parameters are those of a new network.
+        """
+        if not jnp.isfinite(self.mean_return).all():
+            raise UserError(f"{whose} has no best agent yet: no evaluation has been made")
+        return int(self.update.max()), self.params
 
 
 @jax.tree_util.register_dataclass
