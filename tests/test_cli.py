@@ -232,6 +232,8 @@ def test_play(capsys, trained):
     path, _ = trained
     status, out, _ = run(capsys, "play", path, "--seed", 3)
     assert (status, out) == (0, f"an episode of {ROWS} frames\n")  # off a terminal, no pictures
+    status, _, err = run(capsys, "play", path, "--max-steps", 0)
+    assert (status, "max_steps is 0; expected" in err) == (2, True)
 
 
 def test_a_film_that_cannot_be_written_costs_no_result(capsys, trained, tmp_path):
@@ -241,9 +243,32 @@ def test_a_film_that_cannot_be_written_costs_no_result(capsys, trained, tmp_path
     status, out, _ = run(capsys, "evaluate", path, "--episodes", 2, "--gif", film, "--json")
     data = json.loads(out)
     assert (status, data["episodes"], data["gif"]) == (0, 4, None)
-    assert str(film) in data["no_gif"]
+    assert str(film) in data["no_film"]
     status, out, _ = run(capsys, "evaluate", path, "--episodes", 2, "--gif", film)
-    assert f"no film: {data['no_gif']}" in out.splitlines()
+    assert f"no film: {data['no_film']}" in out.splitlines()
+
+
+def test_one_film_that_cannot_be_written_does_not_cost_the_other(capsys, trained, tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    path, _ = trained
+    (tmp_path / "file").touch()
+    gif, mp4 = tmp_path / "film.gif", tmp_path / "file" / "film.mp4"
+    films = ["--gif", gif, "--mp4", mp4]
+    status, out, _ = run(capsys, "evaluate", path, "--episodes", 2, *films, "--json")
+    data = json.loads(out)
+    assert (status, data["gif"], data["mp4"]) == (0, str(gif), None)
+    assert gif.exists()
+    assert str(mp4) in data["no_film"]
+    _, out, _ = run(capsys, "evaluate", path, "--episodes", 2, *films)
+    assert {f"an episode: {gif}", f"no other film: {data['no_film']}"} < set(out.splitlines())
+
+
+@pytest.mark.parametrize(("option", "ending"), [("gif", "mp4"), ("mp4", "gif")])
+def test_the_ending_of_a_film_must_be_that_of_its_option(capsys, trained, option, ending):
+    path, _ = trained
+    status, _, err = run(capsys, "evaluate", path, f"--{option}", f"film.{ending}")
+    message = f"{option} is film.{ending}; expected a file ending in .{option}"
+    assert (status, err) == (2, f"discorl: {message}\n")
 
 
 def test_evaluate_in_words(capsys, trained):

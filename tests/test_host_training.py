@@ -109,7 +109,7 @@ def test_what_was_played_is_kept_if_it_cannot_be_drawn(trained, tmp_path):
     film = tmp_path / "episode.gif"
     played = evaluate(trained.path, episodes=2, environment=Clocks(Undrawable), film=film)
     assert played.returns.tolist() == [[LIMIT, LIMIT]]
-    assert played.film is None
+    assert played.films == ()
     assert "raised ImportError: no pygame" in played.no_film
     stopped = evaluate(trained.path, episodes=1, environment=Clocks(Endless), max_steps=40)
     assert (stopped.unfinished, stopped.lengths.tolist()) == (1, [[64]])  # two looks

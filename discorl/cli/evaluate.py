@@ -7,6 +7,7 @@ import tyro
 
 from discorl.cli.commands import UNSET, Command, Result, command
 from discorl.envs import references
+from discorl.training import films
 from discorl.training.evaluation import Evaluation, evaluate
 
 
@@ -36,21 +37,23 @@ def evaluate_command(
         max_steps: stop longer episodes and count their return so far; by default the
             environment's own limit.
     """
-    films = [] if no_gif else [gif or run / "episode.gif"]
-    films += [] if mp4 is None else [mp4]
+    gif = None if no_gif else films.check(gif or run / "episode.gif", "gif", [".gif"])
+    mp4 = None if mp4 is None else films.check(mp4, "mp4", [".mp4"])
     evaluation = evaluate(
         run,
         episodes=episodes,
         seed=seed,
         greedy=greedy,
         best=best,
-        film=films,
+        film=[path for path in (gif, mp4) if path is not None],
         max_steps=max_steps,
     )
-    gif_path = None if no_gif or evaluation.film is None else str(evaluation.film)
-    data: dict[str, Any] = {"run": str(run), **evaluation.summary(), "gif": gif_path}
-    data |= {"no_gif": evaluation.no_film}
-    data |= {"mp4": None if mp4 is None or evaluation.film is None else str(mp4)}
+    data: dict[str, Any] = {"run": str(run), **evaluation.summary()}
+    data |= {
+        name: str(path) if path in evaluation.films else None
+        for name, path in (("gif", gif), ("mp4", mp4))
+    }
+    data |= {"no_film": evaluation.no_film}
     return Result(data, _text(evaluation, data))
 
 
@@ -72,11 +75,11 @@ def _text(evaluation: Evaluation, data: dict[str, Any]) -> str:
             f"{evaluation.unfinished} episodes were stopped at the limit on steps{consequence}"
         )
     lines += [f"  {name}: {mean:.3f}" for name, mean in evaluation.metrics.items()]
-    if evaluation.film is not None:
-        written = [data["gif"], data["mp4"]]
-        lines.append(f"an episode: {', '.join(filter(None, written))}")
-    elif evaluation.no_film is not None:
-        lines.append(f"no film: {evaluation.no_film}")
+    if evaluation.films:
+        lines.append(f"an episode: {', '.join(map(str, evaluation.films))}")
+    if evaluation.no_film is not None:
+        which = "no other film" if evaluation.films else "no film"
+        lines.append(f"{which}: {evaluation.no_film}")
     return "\n".join(lines)
 
 

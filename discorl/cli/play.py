@@ -34,6 +34,7 @@ def play_command(
         max_steps: stop after so many steps.
     """
     validation.number("fps", fps, above=0)
+    validation.integer("max_steps", max_steps, least=1)
     frames = frames_of(run, seed=seed, greedy=greedy, best=best, max_frames=max_steps)
     if not frames:
         raise UserError(f"{run}: its environment cannot be drawn")

@@ -33,8 +33,8 @@ class Evaluation:
     returns: np.ndarray  # [seeds, episodes]
     lengths: np.ndarray  # [seeds, episodes]
     unfinished: int  # episodes stopped at the limit on steps
-    film: Path | None  # the first, of several
-    no_film: str | None = None  # why there is no film, if one was asked for
+    films: tuple[Path, ...] = ()  # the files that were written, of those asked for
+    no_film: str | None = None  # why one of them was not written
     reference: Reference | None = None  # the returns that make scores of 0 and 1, if known
     # Means over finished episodes of what the environment reports of each, and what follows of
     # them; see `HostEnvironment.episode_metrics`.
@@ -89,7 +89,8 @@ def evaluate(
         greedy: take the most likely action instead of a sample from the policy.
         best: the agents that evaluations during training found best play; see `eval_every`.
         film: where to write a film of an episode, a GIF or, with `discorl[mp4]`, an MP4; or
-            several such files. Failing to make it is not an error: see `Evaluation.no_film`.
+            several such files. A file that cannot be written is not an error: see
+            `Evaluation.films` and `Evaluation.no_film`.
         max_steps: after which an episode is stopped and counted as it stands; by default 10,000,
             and 100,000 on the host, where it is checked every 32 steps.
         environment: the environment, if the run was given one as an object.
@@ -107,13 +108,10 @@ def evaluate(
     config = trainer.config
     play_key, film_key = _keys(seed)
     played = trainer.play(params, play_key, episodes=episodes, greedy=greedy, max_steps=max_steps)
-    filmed, reason = None, None
-    if paths:
-        most = min(MAX_FRAMES, max_steps or MAX_FRAMES)
-        filmed, reason = _try_to_film(
-            paths,
-            lambda: trainer.film(params, film_key, greedy=greedy, max_frames=most),
-        )
+    most = min(MAX_FRAMES, max_steps or MAX_FRAMES)
+    filmed, reason = _try_to_film(
+        paths, lambda: trainer.film(params, film_key, greedy=greedy, max_frames=most)
+    )
     return Evaluation(
         env=config.env,
         update=update,
@@ -121,7 +119,7 @@ def evaluate(
         returns=played.returns,
         lengths=played.lengths,
         unfinished=int((~played.ended).sum()),
-        film=filmed,
+        films=filmed,
         no_film=reason,
         reference=references.of(trainer.environment),
         metrics=played.metrics,
@@ -167,15 +165,28 @@ def _keys(seed: int) -> Key:
 
 def _try_to_film(
     paths: Sequence[Path], frames: Callable[[], list[np.ndarray]]
-) -> tuple[Path | None, str | None]:
-    """The film, or the reason why there is none; a failure must not cost the episodes played."""
+) -> tuple[tuple[Path, ...], str | None]:
+    """The files that were written, and the first reason why one was not.
+
+    A failure must not cost the episodes played, nor one file the other.
+    """
+    if not paths:
+        return (), None
     try:
         pictures = frames()
-        if not pictures:
-            return None, "this environment cannot be drawn"
-        written = [films.write(path, pictures) for path in paths]
-        return written[0], None
-    except UserError as error:
-        return None, str(error)
     except Exception as error:  # whatever an environment's drawing has to say
-        return None, f"drawing raised {type(error).__name__}: {error}"
+        return (), _reason(error)
+    if not pictures:
+        return (), "this environment cannot be drawn"
+    written, reasons = [], []
+    for path in paths:
+        try:
+            written.append(films.write(path, pictures))
+        except Exception as error:  # the disk, PIL or ffmpeg
+            reasons.append(_reason(error))
+    return tuple(written), next(iter(reasons), None)
+
+
+def _reason(error: Exception) -> str:
+    raised = f"drawing raised {type(error).__name__}: {error}"
+    return str(error) if isinstance(error, UserError) else raised

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,12 @@ LAST_FRAME_MILLISECONDS = 900
 LEAST_SIDE = 256  # pixels of the longer side; smaller frames are magnified
 
 
-def check(path: Path) -> Path:
-    """Refuses a file whose ending names no format that can be written."""
-    if path.suffix.lower() not in ENDINGS:
-        raise UserError(f"film is {path}; expected a file ending in {' or '.join(ENDINGS)}")
+def check(path: Path, name: str = "film", endings: Sequence[str] = ENDINGS) -> Path:
+    """Refuses a file whose ending names no format that can be written, or none of `endings`."""
+    if path.suffix.lower() not in endings:
+        raise UserError(f"{name} is {path}; expected a file ending in {' or '.join(endings)}")
     if path.suffix.lower() == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:
-        raise UserError(f'film is {path}; MP4 needs `pip install "discorl[mp4]"`')
+        raise UserError(f'{name} is {path}; MP4 needs `pip install "discorl[mp4]"`')
     return path
 
 
