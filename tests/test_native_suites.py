@@ -35,16 +35,22 @@ def installed(suite):
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed")
 
 
-every_suite = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(text, id=name, marks=installed(text.partition(":")[0]))
-        for name, text in SAMPLES.items()
-    ],
-)
+def every_suite(*, long=()):
+    """Parametrises a test by a sample of each suite; some of them run on demand only."""
+    return pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(
+                text,
+                id=name,
+                marks=[installed(text.partition(":")[0])] + [pytest.mark.long] * (name in long),
+            )
+            for name, text in SAMPLES.items()
+        ],
+    )
 
 
-@every_suite
+@every_suite()
 def test_adapters_keep_the_contract(name):
     findings = conformance.check(envs.make(name), steps=24, count=3)
     assert len(findings) == 6 + name.startswith(MASKED)
@@ -55,7 +61,7 @@ def test_adapters_keep_the_contract(name):
     assert sum(ended) == 3
 
 
-@every_suite
+@every_suite(long=("pgx",))
 def test_agents_are_trained_and_evaluated(name, golden, tmp_path):
     rule = tmp_path / "tiny.npz"
     weights.save(rule, weights.load(golden / "meta_network.npz").eta, {"bins": 21})

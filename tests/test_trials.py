@@ -35,9 +35,15 @@ def test_scores_depend_on_the_contender_alone(trials):
     np.testing.assert_array_equal(first["end"], again["end"])
     assert (first["area"] != other["area"]).any()
     assert set(first) == {"end", "area", "curve"}
-    whole = np.nanmean(first["curve"], axis=1)
-    np.testing.assert_allclose(whole, first["area"], atol=1e-6)
     assert first["end"].shape == (4,)
+
+
+def test_the_curve_has_the_parts_of_the_area(trials):
+    """Of lives in one environment, whose scores are not clipped."""
+    tasks = Tasks("catch:rows=3,columns=2", range(2), "train")
+    found = trials.scores(Contender("actor_critic", TINY), tasks, 400)
+    assert found["curve"].shape == (2, 20)
+    np.testing.assert_allclose(np.nanmean(found["curve"], axis=1), found["area"], rtol=1e-5)
 
 
 def test_budgets_are_steps():
