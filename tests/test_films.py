@@ -77,12 +77,23 @@ def test_a_frame_fits_the_terminal(columns, rows):
     assert max(widths) <= columns
 
 
+# The modules of all commands are imported before the flag is set, and start no backend, for it
+# would not read the flag; and XLA would refuse a flag that it lacks.
+_START = """
+import importlib, discorl.cli
+for module, _ in discorl.cli.COMMANDS.values():
+    importlib.import_module(module)
+import jax
+from jax._src.xla_bridge import backends_are_initialized as started
+print(started(), jax.numpy.ones(3).sum(), started())
+"""
+
+
 def test_deterministic_operations_are_asked_for_before_jax_starts(capsys, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
     with pytest.raises(SystemExit):
         cli.main(["envs", "list", "--json", "--deterministic"])
     assert os.environ["XLA_FLAGS"].endswith("=1 --xla_gpu_deterministic_ops=true")
     assert "slower kernels" in capsys.readouterr().err
-    script = "import jax; print(jax.numpy.ones(3).sum())"  # XLA would refuse a flag it lacks
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert ran.stdout == "3.0\n", ran.stderr
+    ran = subprocess.run([sys.executable, "-c", _START], capture_output=True, text=True)
+    assert ran.stdout == "False 3.0 True\n", ran.stderr

@@ -1,5 +1,6 @@
 """Action masks of host environments, in `info` or in observations."""
 
+import contextlib
 import mmap
 
 import jax
@@ -10,7 +11,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 import discorl  # noqa: E402
 from discorl.envs import conformance  # noqa: E402
-from discorl.envs.host import worker  # noqa: E402
+from discorl.envs.host import WorkerVector, worker  # noqa: E402
 from discorl.envs.host.base import EnvironmentFailure  # noqa: E402
 from discorl.envs.host.gymnasium import from_gymnasium, from_vector  # noqa: E402
 from discorl.envs.host.serial import SerialVector  # noqa: E402
@@ -130,6 +131,17 @@ def test_workers_share_their_masks():
     server._step()
     np.testing.assert_array_equal(board.action_mask, MASKS[[3, 1, 1]].astype(bool))
     assert isinstance(alone, SerialVector)
+
+
+def test_masks_come_from_worker_processes():
+    environment = from_gymnasium(lambda render: Gated(), name="gated", workers=2)
+    vector = environment.start(3, 0)
+    assert isinstance(vector, WorkerVector)
+    with contextlib.closing(vector):
+        vector.reset()
+        for time in [0, 1, 2, 3, 0]:
+            np.testing.assert_array_equal(vector.action_mask(), MASKS[[time] * 3].astype(bool))
+            vector.step(np.full(3, MASKS[time].argmax(), np.int32))
 
 
 def test_agents_of_host_environments_take_legal_actions():
