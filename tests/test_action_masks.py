@@ -81,7 +81,7 @@ def removed(params, legal):
             x[rows[..., None], np.arange(LEGAL)[:, None], after[:, None]] if name == "aux_pi" else x
         )
 
-    return {name: take(name, np.asarray(x)) for name, x in params.items()}
+    return {name: take(name, jnp.asarray(x)) for name, x in params.items()}
 
 
 def experience(rng, legal, mask):
@@ -109,7 +109,7 @@ def experience(rng, legal, mask):
     return whole, without
 
 
-def updated(learner, state, eta, trajectory):
+def updated(learner, state, trajectory, eta):
     """After an update; and what discovery would add to its loss for the targets."""
 
     def update(state, eta):
@@ -124,38 +124,69 @@ def updated(learner, state, eta, trajectory):
     return jax.jit(update)(state, eta)
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_masked_agents_learn_as_if_they_had_no_illegal_actions(name):
-    rule = RULES[name]
+def with_and_without(rule, dtype):
+    """Learner, state and experience with a mask, and the same without the illegal actions.
+
+    Also the rule's parameters, and the legal actions of all moments.
+    """
     rng = np.random.default_rng(0)
     legal, mask = legal_at_random(rng)
+    whole, without = cast(experience(rng, legal, mask), dtype)
+    learner, smaller = table_learner(rule, ALL), table_learner(rule, LEGAL)
+    # New rules are hand-designed or all but silent; these say something.
+    eta = jax.tree.map(
+        lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape),
+        cast(rule.init_params(jax.random.key(1)), dtype),
+    )
+    state = learner.init(jax.random.key(2), jax.ShapeDtypeStruct((), jnp.int32), 10)
+    target = None
+    if state.target_params is not None:
+        target = learner.network.init(jax.random.key(3), None)
+    state = dataclasses.replace(state, target_params=target)
+    small = dataclasses.replace(
+        state,
+        params=removed(state.params, legal),
+        target_params=None if target is None else removed(target, legal),
+    )
+    return (learner, state, whole), (smaller, small, without), eta, legal
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_masked_agents_learn_as_if_they_had_no_illegal_actions(name):
     with jax.enable_x64(True):
-        whole, without = experience(rng, legal, mask)
-        learner, smaller = table_learner(rule, ALL), table_learner(rule, LEGAL)
-        observation = jax.ShapeDtypeStruct((), jnp.int32)
-        eta = cast(rule.init_params(jax.random.key(1)), "float64")
-        # New rules are hand-designed or all but silent; these say something.
-        eta = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), eta)
-        state = learner.init(jax.random.key(2), observation, 10)
-        tables = learner.network.init(jax.random.key(3), None)
-        target = None if state.target_params is None else tables
-        state = dataclasses.replace(state, target_params=target)
-        small = dataclasses.replace(
-            state,
-            params=removed(state.params, legal),
-            target_params=None if target is None else removed(target, legal),
-        )
-        after, metrics, penalty = updated(learner, state, eta, whole)
-        expected, expected_metrics, expected_penalty = updated(smaller, small, eta, without)
+        masked, bare, eta, legal = with_and_without(RULES[name], "float64")
+        (after, *told), (expected, *expected_told) = (updated(*x, eta) for x in (masked, bare))
         close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-9)
         jax.tree.map(close, removed(after.params, legal), expected.params)
-        jax.tree.map(close, after.rule, expected.rule)
-        jax.tree.map(close, (metrics, penalty), (expected_metrics, expected_penalty))
+        jax.tree.map(close, (after.rule, told), (expected.rule, expected_told))
         # Whatever belongs to an illegal action stays exactly as it was.
-        illegal = ~mask.reshape(MOMENTS, ALL)
-        for name, old in state.params.items():
+        _, before, trajectory = masked
+        illegal = ~np.asarray(trajectory.action_mask).reshape(MOMENTS, ALL)
+        for name, old in before.params.items():
             if old.ndim > 1 and name != "y":
                 np.testing.assert_array_equal(after.params[name][illegal], old[illegal])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["lean", "disco"])
+def test_masked_updates_are_differentiated_as_if_there_were_no_illegal_actions(name):
+    def gradient(learner, state, trajectory, eta, legal):
+        def moved(eta):
+            params = learner.update(state, eta, trajectory)[0].params
+            params = params if legal is None else removed(params, legal)
+            return sum(
+                jnp.sum(x * jnp.cos(jnp.arange(x.size)).reshape(x.shape)) for x in params.values()
+            )
+
+        return jax.jit(jax.grad(moved))(eta)
+
+    with jax.enable_x64(True):
+        masked, bare, eta, legal = with_and_without(RULES[name], "float64")
+        close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-9)
+        jax.tree.map(close, gradient(*masked, eta, legal), gradient(*bare, eta, None))
+    masked, _, eta, legal = with_and_without(RULES[name], "float32")
+    finite = jax.tree.map(lambda x: np.isfinite(x).all(), gradient(*masked, eta, legal))
+    assert all(jax.tree.leaves(finite))
 
 
 # --- acting, replay, evaluation -------------------------------------------------------------------
