@@ -50,7 +50,7 @@ def every_suite(*, long=()):
     )
 
 
-@every_suite()
+@every_suite(long=("craftax",))
 def test_adapters_keep_the_contract(name):
     findings = conformance.check(envs.make(name), steps=24, count=3)
     assert len(findings) == 6 + name.startswith(MASKED)

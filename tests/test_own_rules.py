@@ -219,13 +219,12 @@ TINY = {
 
 def test_discovery_over_a_rule_of_ones_own(write, tmp_path):
     write("my_rules.py", OWN)
-    whole = discorl.discover(rule="my_rules:Mine,scale=3", **TINY)
+    run = tmp_path / "run"
+    whole = discorl.discover(rule="my_rules:Mine,scale=3", out=run, **TINY)
     assert whole.rule.scale == 3
     start = type(whole.rule)().init_params(keys_of(whole.config).rule)
     moved = jax.tree.map(lambda x, y: bool(np.any(x != y)), whole.eta, start)
     assert all(jax.tree.leaves(moved))
-    run = tmp_path / "run"
-    discorl.discover(rule="my_rules:Mine,scale=3", out=run, **TINY)
     kept, eta = rules.load(str(run / "rule.npz"))
     assert kept.scale == 3
     np.testing.assert_array_equal(eta["weight"], whole.eta["weight"])
