@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 from comparisons import COMMAND, fabricate
 
@@ -192,3 +193,30 @@ def test_tables_and_figures(results, page):
     # Told apart by more than colour: three dashes, or none, and text that stays text.
     assert len(set(re.findall(r"stroke-dasharray: ([\d., ]+)", text))) >= 2
     assert all(f">{rule}</text>" in text for rule in results.rules)
+
+
+def test_the_json_of_marl_eval(results, page):
+    """Read as marl-eval reads it, which wants equal runs, steps and metrics everywhere."""
+    data = json.loads((page.parent / "marl_eval.json").read_text())
+    assert list(data) == ["comparison"]
+    tasks = data["comparison"]
+    assert list(tasks) == [task.lower() for task in results.tasks] == ["catch", "<small> & odd"]
+    steps = [f"step_{i}" for i in range(49)]  # of 50: at the first, an agent has no return
+    for task, scale in zip(tasks.values(), results.scales.values(), strict=True):
+        assert list(task) == results.rules
+        for rule, runs in task.items():
+            assert list(runs) == [f"seed_{seed}" for seed in range(5)]
+            for run in runs.values():
+                assert list(run) == [*steps, "absolute_metrics"]
+                assert [run[step]["step_count"] for step in steps] == list(range(800, 20_001, 400))
+                assert all(len(metrics["mean_episode_return"]) == 1 for metrics in run.values())
+            last = [run["step_48"]["mean_episode_return"][0] for run in runs.values()]
+            final = [run["absolute_metrics"]["mean_episode_return"][0] for run in runs.values()]
+            column = list(results.scales.values()).index(scale)
+            np.testing.assert_allclose(
+                [(x - scale.random) / (scale.optimal - scale.random) for x in final],
+                results.scores(rule)[:, column],
+            )
+            # The curves of these runs approach the final score: see `comparisons.record`.
+            grown = [(x - scale.random) * (1 - np.exp(-5)) for x in final]
+            np.testing.assert_allclose([x - scale.random for x in last], grown)

@@ -1,5 +1,7 @@
 """From cells to results: their order, the choice of learning rates, failures, curves and work."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from discorl.comparison import configure_comparison, load
 from discorl.comparison.cells import curve
 from discorl.comparison.results import final_cells, sweep_cells
 from discorl.comparison.scales import Scale
-from discorl.reports import comparison
+from discorl.reports import comparison, marl_eval
 from discorl.runs import statistics
 from discorl.runs.metrics import EPISODES, RETURN, STEP
 from discorl.training.flops import flops
@@ -32,6 +34,20 @@ def test_order_of_cells():
     final = [(c.seed, c.seeds, c.environment.label) for c in final_cells(config, {})]
     # Every environment has results before any has all its seeds.
     assert final[::2] == [(0, 2, "catch"), (0, 2, "chain"), (2, 1, "catch"), (2, 1, "chain")]
+
+
+def test_a_rule_with_fewer_seeds(tmp_path):
+    results = fabricate(
+        tmp_path / "runs", rules=["actor_critic", {"rule": "ppo", "seeds": 3}], seeds_at_once=2
+    )
+    assert [cell.seeds for cell in results.final if cell.rule.label == "ppo"] == [2, 2, 1, 1]
+    assert results.scores("actor_critic").shape == (5, 2)
+    assert results.scores("ppo").shape == (3, 2)
+    assert results.config.runs == "5 (3 of ppo)"
+    assert 0 <= results.improvement("ppo", "actor_critic").value <= 1
+    exported = json.loads(marl_eval.as_json(results))["comparison"]["catch"]
+    assert list(exported) == results.rules
+    assert all(list(runs) == ["seed_0", "seed_1", "seed_2"] for runs in exported.values())
 
 
 def test_on_the_host_a_cell_is_one_agent():

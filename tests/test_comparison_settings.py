@@ -161,6 +161,8 @@ def test_an_optional_rule_stays_where_it_is_found(tmp_path):
         ({"stepps": 3}, "did you mean 'steps'"),
         ({"seeds": 0}, "seeds is 0; expected at least 1"),
         ({"seeds": "5"}, "seeds is '5'; expected an integer"),
+        ({"rules": [{"rule": "ppo", "seeds": 6}]}, "ppo: seeds is 6; expected at most .*, 5"),
+        ({"rules": [{"rule": "ppo", "seeds": 0}]}, "seeds is 0; expected at least 1"),
         ({"seeds_at_once": -1}, "seeds_at_once is -1; expected at least 0"),
         ({"learning_rates": [0.0]}, "learning_rates is 0.0; expected a positive number"),
         ({"learning_rates": 0.1}, "learning_rates is 0.1; expected a list of numbers"),

@@ -93,7 +93,7 @@ def own(**agent):
         ({"lifetimes": "long"}, "lifetimes is 'long'; expected integers of at least 1"),
         ({"hidden": (64, 0.5)}, "hidden is .*; expected integers of at least 1"),
         ({"torso": "resnet"}, "torso is 'resnet'; expected one of auto, mlp, residual"),
-        ({"population": own(torso="conv")}, "catch: torso is 'conv'; expected one of auto, mlp"),
+        ({"population": own(torso="cnn")}, "catch: torso is 'cnn'; expected one of auto, mlp"),
     ],
 )
 def test_settings_that_are_refused(given, message):

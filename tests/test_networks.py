@@ -210,6 +210,30 @@ def test_every_torso_can_be_chosen():
     assert get_args(Torso) == ("auto", "mlp", *ENCODERS)
 
 
+def test_convolutional_torso_by_hand():
+    network, params, batch = initialised(VALUE, shape(6, 7, 2), torso="conv")
+    x = np.asarray(batch)
+    for i, filters in enumerate((2, 3)):
+        layer = params["encoder"]["0"][str(i)]
+        kernel = np.asarray(layer["w"]).reshape(3, 3, x.shape[-1], filters)
+        height, width = x.shape[1] - 2, x.shape[2] - 2
+        y = np.empty((len(x), height, width, filters))
+        for row in range(height):
+            for column in range(width):
+                patch = x[:, row : row + 3, column : column + 3]
+                y[:, row, column] = np.einsum("nijc,ijcf->nf", patch, kernel) + layer["b"]
+        x = np.maximum(y, 0)
+    assert x.shape == (2, 2, 3, 3)
+    torso, head = params["torso"]["0"], params["head"]["logits"]
+    expected = (x.reshape(2, -1) @ torso["w"] + torso["b"]) @ head["w"] + head["b"]
+    np.testing.assert_allclose(network.apply(params, batch)["logits"], expected, atol=1e-6)
+
+
+def test_convolutions_of_too_small_an_image_are_refused():
+    with pytest.raises(UserError, match=r"2 filters, .* 4 x 9 pixels; expected at least 5 a side"):
+        initialised(VALUE, shape(4, 9, 1), torso="conv")
+
+
 def test_residual_torso_halves_the_image_in_every_section():
     network, params, batch = initialised(VALUE, shape(17, 24, 3))
     # 17 x 24 -> 9 x 12 -> 5 x 6, with the last section's 3 filters

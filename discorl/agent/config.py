@@ -20,12 +20,13 @@ class NetworkConfig:
     """Function that makes a network of your own, `package.module:function`, optionally with
     parameters (`my_nets:make,width=64`); by default the standard network in the sizes below."""
     torso: Torso = "auto"
-    """Torso of the network; `auto` takes `residual` for images of at least 16 pixels a side."""
+    """Torso of the network; `auto` takes `residual` for images of at least 16 pixels a side. `conv`
+    has a 3 x 3 convolution for each of `filters`."""
     hidden: tuple[int, ...] = (512, 512)
     """Widths of the torso's layers, with ReLU between them and none after the last. Heads are
     linear, so a single layer makes a linear network."""
     filters: tuple[int, ...] = (16, 32, 32)
-    """Filters of each section of a residual torso."""
+    """Filters of each section of a residual torso, or of each convolution."""
     action_lstm: int = 128
     """Width of the action model's LSTM."""
     action_hidden: tuple[int, ...] = (128,)

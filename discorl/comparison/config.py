@@ -78,6 +78,12 @@ class ComparisonConfig:
         fields.text("name")
         fields.text("about", empty=True)
         fields.choice("tune", get_args(Tuning))
+        for rule in self.rules:
+            if rule.seeds is not None and rule.seeds > self.seeds:
+                raise UserError(
+                    f"{rule.label}: seeds is {rule.seeds}; expected at most those of the "
+                    f"comparison, {self.seeds}"
+                )
         apart = self.sweep_seed >= self.seed + self.seeds
         if not apart and self.sweep_seed + self.sweep_seeds > self.seed:
             raise UserError(
@@ -88,6 +94,16 @@ class ComparisonConfig:
     def rates(self, rule: RuleEntry) -> tuple[float, ...]:
         """The candidate learning rates of a rule; empty for its recipe's own."""
         return rule.learning_rates or self.learning_rates
+
+    def seeds_of(self, rule: RuleEntry) -> int:
+        """Agents that a rule trains in each environment."""
+        return self.seeds if rule.seeds is None else rule.seeds
+
+    @property
+    def runs(self) -> str:
+        """The number of agents, and of those rules that have fewer."""
+        fewer = [f"{r.seeds} of {r.label}" for r in self.rules if self.seeds_of(r) < self.seeds]
+        return f"{self.seeds}" + (f" ({', '.join(fewer)})" if fewer else "")
 
     def rules_path(self, rule: RuleEntry) -> str | None:
         """Where a rule is looked for first."""

@@ -36,6 +36,8 @@ class RuleEntry:
     """Learning rates to choose from; by default the comparison's."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Settings of training for this rule only."""
+    seeds: int | None = None
+    """Agents that it trains in each environment; by default, and at most, the comparison's."""
     optional: bool = False
     """Whether a published rule is left out where it has not been fetched; `about` then says so."""
 
@@ -44,6 +46,8 @@ class RuleEntry:
         fields.text("rule")
         fields.text("label", empty=True)
         fields.truth("optional")
+        if self.seeds is not None:
+            fields.integer("seeds", least=1)
         object.__setattr__(self, "label", self.label or _label(self.rule))
         object.__setattr__(self, "learning_rates", read_rates(self.learning_rates))
 

@@ -36,15 +36,13 @@ def sweep_cells(config: ComparisonConfig) -> Iterator[Cell]:
 
 def final_cells(config: ComparisonConfig, chosen: Chosen) -> Iterator[Cell]:
     """The cells that count, ordered so that all rules and environments appear early."""
-    blocks = [
-        (seed, seeds, environment)
+    found = [
+        Cell("final", rule, environment, chosen.get((rule.label, environment.label)), seed, seeds)
         for environment in config.environments
-        for seed, seeds in _blocks(config, environment, config.seed, config.seeds)
+        for rule in config.rules
+        for seed, seeds in _blocks(config, environment, config.seed, config.seeds_of(rule))
     ]
-    for seed, seeds, environment in sorted(blocks, key=lambda block: block[0]):
-        for rule in config.rules:
-            rate = chosen.get((rule.label, environment.label))
-            yield Cell("final", rule, environment, rate, seed, seeds)
+    yield from sorted(found, key=lambda cell: cell.seed)
 
 
 def _blocks(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl.networks.base import Network, Parts
+from discorl.networks.convolutions import convolutions, init_convolutions
 from discorl.networks.layers import init_linear, init_mlp, linear, lstm_step, mlp
 from discorl.networks.recurrence import Recurrence
 from discorl.networks.residual import init_residual, residual
@@ -17,7 +18,7 @@ from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, UserE
 HEAD_STDDEV = 1e-2  # small, so that a new agent's policy is close to uniform
 SMALLEST_IMAGE = 16  # pixels a side, below which an observation is a grid of symbols to an MLP
 
-Torso = Literal["auto", "mlp", "residual"]
+Torso = Literal["auto", "mlp", "residual", "conv"]
 
 
 class Encoder(NamedTuple):
@@ -28,7 +29,10 @@ class Encoder(NamedTuple):
 
 
 # By the name of the torso, which `Torso` lists as well. With "auto", images get the first.
-ENCODERS = {"residual": Encoder(init_residual, residual)}
+ENCODERS = {
+    "residual": Encoder(init_residual, residual),
+    "conv": Encoder(init_convolutions, convolutions),
+}
 
 
 def _is_image(leaf: jax.ShapeDtypeStruct, torso: Torso) -> bool:
@@ -202,11 +206,12 @@ def standard(
     Args:
         spec: the rule's outputs.
         observation: shapes and dtypes of one observation, a pytree of `jax.ShapeDtypeStruct`.
-        torso: "mlp"; "residual" for every part of an observation that is an image, [height, width]
-            or [height, width, channels]; "auto": residual for those of at least 16 pixels a side.
-            Bytes (uint8) of an image are divided by 255; those of anything else are not.
+        torso: "mlp"; "residual" or "conv", plain convolutions, for every part of an observation
+            that is an image, [height, width] or [height, width, channels]; "auto": residual for
+            those of at least 16 pixels a side. Bytes (uint8) of an image are divided by 255; those
+            of anything else are not.
         hidden: widths of the torso's MLP.
-        filters: filters of each section of the encoder.
+        filters: filters of each section or layer of the encoder.
         action_lstm: width of the action model's LSTM.
         action_hidden: widths of the hidden layers of the action model's heads.
         lstm: width of an LSTM that carries memory from one step to the next; 0: none.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from discorl.comparison.results import Results
-from discorl.reports import charts, figures, page, sections
+from discorl.reports import charts, figures, marl_eval, page, sections
 from discorl.reports.charts import LineChart
 from discorl.runs.files import write_bytes, write_errors_reported
 
@@ -15,7 +15,7 @@ PAGE = "index.html"
 
 
 def write(results: Results, folder: Path | None = None) -> Path:
-    """Writes `index.html`, `scores.csv`, `summary.csv`, `curves.csv` and figures; returns the page.
+    """Writes `index.html`, tables as CSV, `marl_eval.json` and figures; returns the page.
 
     By default they go to `report` in the comparison's directory.
     """
@@ -26,6 +26,7 @@ def write(results: Results, folder: Path | None = None) -> Path:
             "scores.csv": as_csv(results.rows()),
             "summary.csv": as_csv(summary_rows(results)),
             "curves.csv": as_csv(_curve_rows(results)),
+            "marl_eval.json": marl_eval.as_json(results),
         }
         for name, content in tables.items():
             write_bytes(folder / name, content)

@@ -26,7 +26,7 @@ def title(results: Results) -> str:
 
 def few_runs(results: Results) -> str:
     """A warning, where runs are too few for the intervals to be trusted."""
-    if results.config.seeds >= FEW_RUNS:
+    if min(map(results.config.seeds_of, results.config.rules)) >= FEW_RUNS:
         return ""
     return (
         f"With fewer than {FEW_RUNS} runs, bootstrap intervals are too narrow: treat them as a "
@@ -48,7 +48,7 @@ def context(results: Results, scores: bytes, drawn: list[charts.Chart]) -> dict[
     return {
         "about": config.about,
         "best": _best(results),
-        "runs": config.seeds,
+        "runs": config.runs,
         "environments": f"{len(tasks)}" if whole else f"{len(tasks)} of {len(config.environments)}",
         "steps": config.steps,
         "samples": SAMPLES,

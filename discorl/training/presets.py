@@ -68,7 +68,15 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "action_hidden": (32,),
     },
     "craftax": _small(steps=1_000_000, learning_rate=3e-4),
-    "minatar": _small(steps=1_000_000),
+    # The network of MinAtar's authors, and a small action model beside it.
+    "minatar": _small(
+        steps=2_000_000,
+        torso="conv",
+        filters=(16,),
+        hidden=(128,),
+        action_lstm=64,
+        action_hidden=(64,),
+    ),
     "minigrid": _small(steps=500_000),
     "sokoban_small": _small(steps=1_000_000),
     "gymnasium": _small_host(steps=200_000, learning_rate=1e-3, hidden=(128, 128), frame_stack=1),

@@ -1,0 +1,116 @@
+"""Recipes for a kind of task: equally many random settings of every rule, on seeds set apart.
+
+    python benchmarks/recipe_search.py --out runs/recipes
+
+Each rule gets eight settings. Two keep the rule's own recipe and differ in the learning rate; the
+others draw their data, discount, reward scale and, where the rule has them, epochs, entropy bonus
+or epsilon. What changes a program is drawn for three settings at once, since compiling takes about
+as long as training; learning rates are drawn for each. All train in one environment with the
+network of its preset.
+
+The search is a comparison: stopped, it goes on where it was, and `discorl report OUT` shows it.
+OUT/recipes.json has every setting with its mean return, the best of each rule first.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import discorl
+from discorl.comparison import Results
+
+RULES = ("lean1", "ppo", "q_lambda", "actor_critic", "muesli", "disco103")
+SETTINGS, OWN, TOGETHER = 8, 2, 3
+FIRST_SEED = 3_000_000  # apart from those that are compared, and from those of learning-rate sweeps
+LEARNING_RATES = (2e-4, 1e-2)
+FRESH = ("ppo", "actor_critic")  # rules that learn from fresh data only
+# Environments and transitions of a rollout; for rules with replay also the batch. The preset's own,
+# 32 environments and a batch of 64, learns from every step twice; these do so four or eight times.
+ROLLOUTS = ((8, 14), (16, 14), (16, 28), (32, 28), (64, 28))
+REPLAYED = ((16, 28, 64), (8, 28, 32), (8, 28, 64), (4, 28, 32))
+
+
+def draw(rule: str, number: int) -> dict[str, Any]:
+    """A random setting of a rule, as an entry of a comparison.
+
+    Draws are stratified: learning rates of a group lie in different parts of the range, and the
+    groups have different values of everything else.
+    """
+    group = (number - OWN) // TOGETHER  # -1: the rule's own recipe
+    member, members = (number, OWN) if group < 0 else ((number - OWN) % TOGETHER, TOGETHER)
+    place = np.random.default_rng([number, *rule.encode()]).uniform(member, member + 1) / members
+    rate = LEARNING_RATES[0] * (LEARNING_RATES[1] / LEARNING_RATES[0]) ** place
+    settings: dict[str, Any] = {"learning_rate": float(f"{rate:.2g}")}
+    if group < 0:
+        return {"rule": rule, "label": f"{rule} {number}", "settings": settings}
+    generator = np.random.default_rng([*rule.encode()])
+
+    def pick(values: Sequence[Any]) -> Any:
+        return values[generator.permutation(len(values))[group]]
+
+    settings |= {"discount": pick([0.95, 0.99, 0.997]), "reward_scale": pick([1.0, 3.0, 10.0])}
+    if rule in FRESH:
+        num_envs, unroll = pick(ROLLOUTS)
+        settings |= {"num_envs": num_envs, "unroll": unroll, "batch": num_envs}
+        text = f"{rule}:entropy_cost={pick([0.003, 0.01, 0.03])}"
+        text += f",epochs={pick([2, 4, 8])}" if rule == "ppo" else ""
+    else:
+        num_envs, unroll, batch = pick(REPLAYED)
+        settings |= {"num_envs": num_envs, "unroll": unroll, "batch": batch}
+        settings["replay_fraction"] = 1 - num_envs / batch
+        text = f"{rule}:epsilon={pick([0.02, 0.05, 0.1])}" if rule == "q_lambda" else rule
+    return {"rule": text, "label": f"{rule} {number}", "settings": settings}
+
+
+def ranking(results: Results, rules: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+    """The settings of each rule with their mean returns, the best first."""
+    found: dict[str, list[dict[str, Any]]] = {rule: [] for rule in rules}
+    for cell, record in results.final.items():
+        if record is not None:
+            returns = record.get("returns")  # none of a setting that failed
+            mean = None if returns is None else float(np.mean(returns))
+            entry = {"rule": cell.rule.rule, **cell.rule.settings, "return": mean}
+            found[cell.rule.label.split()[0]].append(entry)
+    return {
+        rule: sorted(rows, key=lambda row: -np.inf if row["return"] is None else row["return"])[
+            ::-1
+        ]
+        for rule, rows in found.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rules", nargs="+", default=RULES)
+    parser.add_argument("--env", default="gymnax:Breakout-MinAtar")
+    parser.add_argument("--steps", type=int, default=150_000)
+    parser.add_argument("--out", default="runs/recipes")
+    arguments = parser.parse_args()
+    folder = Path(arguments.out)
+    if folder.exists():
+        results = discorl.compare(resume=folder, tell=print)
+    else:
+        results = discorl.compare(
+            rules=[draw(rule, n) for rule in arguments.rules for n in range(SETTINGS)],
+            environments=[arguments.env],
+            steps=arguments.steps,
+            seeds=1,
+            seed=FIRST_SEED,
+            sweep_seed=FIRST_SEED + 1,
+            settings={"log_every": 10, "checkpoint_every": 1000},
+            name="recipes",
+            out=folder,
+            tell=print,
+        )
+    rows = ranking(results, tuple(arguments.rules))
+    (folder / "recipes.json").write_text(json.dumps(rows, indent=1))
+    for rule, tried in rows.items():
+        print(rule, tried[0])
+
+
+if __name__ == "__main__":
+    main()
