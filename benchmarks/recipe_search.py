@@ -9,12 +9,13 @@ as long as training; learning rates are drawn for each. All train in one environ
 network of its preset.
 
 The search is a comparison: stopped, it goes on where it was, and `discorl report OUT` shows it.
-OUT/recipes.json has every setting with its mean return, the best of each rule first.
+OUT/recipes.json has every setting with its mean return, the best of each rule first, and
+OUT/recipes.toml the best ones for a comparison: `discorl compare --suite OUT/recipes.toml`.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,25 @@ def ranking(results: Results, rules: tuple[str, ...]) -> dict[str, list[dict[str
     }
 
 
+def suite(rows: Mapping[str, list[dict[str, Any]]], extends: str) -> str:
+    """The best setting of each rule, as a suite in TOML that extends another."""
+    lines = [f"extends = {json.dumps(extends)}", "rules = ["]
+    for label, tried in rows.items():
+        best = {name: value for name, value in tried[0].items() if name != "return"}
+        entry = {"rule": best.pop("rule"), "label": label}
+        rates = {"learning_rates": [best.pop("learning_rate")]}
+        fewer = {"seeds": 3} if label == "disco103" else {}
+        pairs = [f"{name} = {json.dumps(x)}" for name, x in (entry | rates | fewer).items()]
+        settings = ", ".join(f"{name} = {json.dumps(x)}" for name, x in best.items())
+        lines.append(f"    {{ {', '.join(pairs)}, settings = {{ {settings} }} }},")
+    return "\n".join([*lines, "]", ""])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rules", nargs="+", default=RULES)
     parser.add_argument("--env", default="gymnax:Breakout-MinAtar")
+    parser.add_argument("--suite", default="minatar", help="that the best settings are for")
     parser.add_argument("--steps", type=int, default=150_000)
     parser.add_argument("--out", default="runs/recipes")
     arguments = parser.parse_args()
@@ -108,6 +124,7 @@ def main() -> None:
         )
     rows = ranking(results, tuple(arguments.rules))
     (folder / "recipes.json").write_text(json.dumps(rows, indent=1))
+    (folder / "recipes.toml").write_text(suite(rows, arguments.suite))
     for rule, tried in rows.items():
         print(rule, tried[0])
 
