@@ -210,27 +210,38 @@ def test_every_torso_can_be_chosen():
     assert get_args(Torso) == ("auto", "mlp", *ENCODERS)
 
 
-def test_convolutional_torso_by_hand():
-    network, params, batch = initialised(VALUE, shape(6, 7, 2), torso="conv")
+@pytest.mark.parametrize(
+    ("torso", "size", "shapes", "left"),
+    [
+        ("conv", (6, 7), ((3, 1), (3, 1)), (2, 3)),
+        # The last rows and columns are out of reach of the first kernel.
+        ("nature", (23, 30), ((8, 4), (4, 2)), (1, 2)),
+    ],
+)
+def test_convolutional_torsos_by_hand(torso, size, shapes, left):
+    network, params, batch = initialised(VALUE, shape(*size, 2), torso=torso)
     x = np.asarray(batch)
-    for i, filters in enumerate((2, 3)):
-        layer = params["encoder"]["0"][str(i)]
-        kernel = np.asarray(layer["w"]).reshape(3, 3, x.shape[-1], filters)
-        height, width = x.shape[1] - 2, x.shape[2] - 2
-        y = np.empty((len(x), height, width, filters))
+    for i, (side, stride) in enumerate(shapes):
+        layer, blocks = params["encoder"]["0"][str(i)], side // stride
+        kernel = np.asarray(layer["w"]).reshape(blocks, blocks, stride, stride, x.shape[-1], -1)
+        kernel = kernel.swapaxes(1, 2).reshape(side, side, x.shape[-1], -1)
+        height, width = ((length - side) // stride + 1 for length in x.shape[1:3])
+        y = np.empty((len(x), height, width, kernel.shape[-1]))
         for row in range(height):
             for column in range(width):
-                patch = x[:, row : row + 3, column : column + 3]
+                top, first = stride * row, stride * column
+                patch = x[:, top : top + side, first : first + side]
                 y[:, row, column] = np.einsum("nijc,ijcf->nf", patch, kernel) + layer["b"]
         x = np.maximum(y, 0)
-    assert x.shape == (2, 2, 3, 3)
-    torso, head = params["torso"]["0"], params["head"]["logits"]
-    expected = (x.reshape(2, -1) @ torso["w"] + torso["b"]) @ head["w"] + head["b"]
+    assert x.shape == (2, *left, 3)
+    linear, head = params["torso"]["0"], params["head"]["logits"]
+    expected = (x.reshape(2, -1) @ linear["w"] + linear["b"]) @ head["w"] + head["b"]
     np.testing.assert_allclose(network.apply(params, batch)["logits"], expected, atol=1e-6)
 
 
 def test_convolutions_of_too_small_an_image_are_refused():
-    with pytest.raises(UserError, match=r"2 filters, .* 4 x 9 pixels; expected at least 5 a side"):
+    message = r"an image of 4 x 9 is too small .* 2 x 7 are left for convolution 2 of 2, expected"
+    with pytest.raises(UserError, match=message):
         initialised(VALUE, shape(4, 9, 1), torso="conv")
 
 

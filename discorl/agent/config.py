@@ -21,7 +21,7 @@ class NetworkConfig:
     parameters (`my_nets:make,width=64`); by default the standard network in the sizes below."""
     torso: Torso = "auto"
     """Torso of the network; `auto` takes `residual` for images of at least 16 pixels a side. `conv`
-    has a 3 x 3 convolution for each of `filters`."""
+    has a 3 x 3 convolution for each of `filters`; `nature` begins with those of DQN."""
     hidden: tuple[int, ...] = (512, 512)
     """Widths of the torso's layers, with ReLU between them and none after the last. Heads are
     linear, so a single layer makes a linear network."""

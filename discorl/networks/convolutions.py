@@ -1,48 +1,83 @@
-"""Plain convolutions for small grids, as in the network of MinAtar (Young & Tian 2019)."""
+"""Plain convolutions: MinAtar's network for small grids, and that of DQN for images.
 
+Young & Tian 2019, arXiv:1903.03176; Mnih et al. 2015, Nature 518. Both convolve without padding,
+with a ReLU after each layer.
+"""
+
+import functools
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 
-from discorl.networks.layers import init_linear, linear
+from discorl.networks.layers import init_linear
 from discorl.types import Array, Key, Params, UserError
 
-SIDE = 3  # of every kernel
+SIDE = 3  # of a kernel, unless the layer has its own
+NATURE = ((8, 4), (4, 2))  # sides and strides of the first layers of DQN's network
 
 
-def init_convolutions(key: Key, channels: int, filters: Sequence[int]) -> Params:
-    """One layer per filter count, named "0", "1", ...; a kernel is kept as a matrix of patches."""
+def _layer(i: int, first: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Side and stride of a layer's kernel."""
+    return first[i] if i < len(first) else (SIDE, 1)
+
+
+def init_convolutions(
+    key: Key, channels: int, filters: Sequence[int], first: Sequence[tuple[int, int]] = ()
+) -> Params:
+    """One layer per filter count, named "0", "1", ...; a kernel is a matrix of patches."""
     widths = (channels, *filters)
     keys = jax.random.split(key, len(filters))
     return {
-        str(i): init_linear(k, SIDE * SIDE * widths[i], widths[i + 1]) for i, k in enumerate(keys)
+        str(i): init_linear(k, _layer(i, first)[0] ** 2 * widths[i], widths[i + 1])
+        for i, k in enumerate(keys)
     }
 
 
-def convolutions(layers: Params, image: Array) -> Array:
+def convolutions(layers: Params, image: Array, first: Sequence[tuple[int, int]] = ()) -> Array:
     """Encodes images, [N, height, width, channels] -> [N, features].
 
-    Each layer convolves without padding and applies a ReLU. It is a product of patches with a
-    matrix: on a CPU, XLA's convolutions of so few pixels are slower, above all with several seeds.
+    Args:
+        layers: from `init_convolutions`.
+        image: the images.
+        first: sides and strides of the first layers; all others are 3 x 3 with stride 1.
 
     Raises:
         UserError: the image is too small for so many layers.
     """
-    least = len(layers) * (SIDE - 1) + 1
-    if min(image.shape[1:3]) < least:
-        raise UserError(
-            f"torso is 'conv' with {len(layers)} filters, but an observation has "
-            f"{image.shape[1]} x {image.shape[2]} pixels; expected at least {least} a side"
-        )
     x = image
     for i in range(len(layers)):
-        x = jax.nn.relu(linear(layers[str(i)], _patches(x)))
+        side, stride = _layer(i, first)
+        if min(x.shape[1:3]) < side:
+            raise UserError(
+                f"an image of {image.shape[1]} x {image.shape[2]} is too small for the torso: "
+                f"{x.shape[1]} x {x.shape[2]} are left for convolution {i + 1} of {len(layers)}, "
+                f"expected at least {side} a side; use fewer filters"
+            )
+        x = jax.nn.relu(_convolve(layers[str(i)], x, side, stride))
     return x.reshape(x.shape[0], -1)
 
 
-def _patches(x: Array) -> Array:
-    """[N, height, width, channels] -> [N, height - 2, width - 2, 9 channels]."""
-    height, width = (side - SIDE + 1 for side in x.shape[1:3])
-    shifted = [x[:, i : i + height, j : j + width] for i in range(SIDE) for j in range(SIDE)]
-    return jnp.concatenate(shifted, axis=-1)
+init_nature = functools.partial(init_convolutions, first=NATURE)
+nature = functools.partial(convolutions, first=NATURE)
+
+
+def _convolve(layer: Params, x: Array, side: int, stride: int) -> Array:
+    x = _blocks(x, stride)
+    kernel = layer["w"].reshape(side // stride, side // stride, x.shape[-1], -1)
+    numbers = ("NHWC", "HWIO", "NHWC")
+    y = jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=numbers)
+    return y + layer["b"]
+
+
+def _blocks(x: Array, size: int) -> Array:
+    """Pixels of a block become channels, [N, height / size, width / size, size^2 channels].
+
+    A kernel whose stride divides its side then has stride 1, which is faster on a CPU. Rows and
+    columns that no kernel reaches are dropped.
+    """
+    if size == 1:
+        return x
+    count, height, width, channels = x.shape
+    rows, columns = height // size, width // size
+    x = x[:, : rows * size, : columns * size].reshape(count, rows, size, columns, size, channels)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(count, rows, columns, size * size * channels)

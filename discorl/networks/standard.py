@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl.networks.base import Network, Parts
-from discorl.networks.convolutions import convolutions, init_convolutions
+from discorl.networks.convolutions import convolutions, init_convolutions, init_nature, nature
 from discorl.networks.layers import init_linear, init_mlp, linear, lstm_step, mlp
 from discorl.networks.recurrence import Recurrence
 from discorl.networks.residual import init_residual, residual
@@ -18,7 +18,7 @@ from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, UserE
 HEAD_STDDEV = 1e-2  # small, so that a new agent's policy is close to uniform
 SMALLEST_IMAGE = 16  # pixels a side, below which an observation is a grid of symbols to an MLP
 
-Torso = Literal["auto", "mlp", "residual", "conv"]
+Torso = Literal["auto", "mlp", "residual", "conv", "nature"]
 
 
 class Encoder(NamedTuple):
@@ -32,6 +32,7 @@ class Encoder(NamedTuple):
 ENCODERS = {
     "residual": Encoder(init_residual, residual),
     "conv": Encoder(init_convolutions, convolutions),
+    "nature": Encoder(init_nature, nature),
 }
 
 
@@ -206,10 +207,10 @@ def standard(
     Args:
         spec: the rule's outputs.
         observation: shapes and dtypes of one observation, a pytree of `jax.ShapeDtypeStruct`.
-        torso: "mlp"; "residual" or "conv", plain convolutions, for every part of an observation
-            that is an image, [height, width] or [height, width, channels]; "auto": residual for
-            those of at least 16 pixels a side. Bytes (uint8) of an image are divided by 255; those
-            of anything else are not.
+        torso: "mlp"; "residual", "nature" (DQN's convolutions) or "conv" (3 x 3 convolutions) for
+            every part of an observation that is an image, [height, width] or [height, width,
+            channels]; "auto": residual for those of at least 16 pixels a side. Bytes (uint8) of an
+            image are divided by 255; those of anything else are not.
         hidden: widths of the torso's MLP.
         filters: filters of each section or layer of the encoder.
         action_lstm: width of the action model's LSTM.

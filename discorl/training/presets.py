@@ -68,19 +68,22 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "action_hidden": (32,),
     },
     "craftax": _small(steps=1_000_000, learning_rate=3e-4),
-    # The network of MinAtar's authors, and a small action model beside it.
+    # The network of MinAtar's authors, then an embedding for the heads and a small action model.
     "minatar": _small(
         steps=2_000_000,
         torso="conv",
         filters=(16,),
-        hidden=(128,),
+        hidden=(128, 128),
         action_lstm=64,
         action_hidden=(64,),
     ),
     "minigrid": _small(steps=500_000),
     "sokoban_small": _small(steps=1_000_000),
     "gymnasium": _small_host(steps=200_000, learning_rate=1e-3, hidden=(128, 128), frame_stack=1),
-    "atari_small": _small_host(steps=2_000_000),
+    # DQN's convolutions: on a CPU, the residual torso takes several times as long.
+    "atari_small": _small_host(
+        steps=2_000_000, torso="nature", filters=(32, 64, 64), hidden=(512, 128)
+    ),
     "crafter_small": _small_host(steps=1_000_000),
     "nethack_small": _small_host(steps=2_000_000, hidden=(256, 256), frame_stack=1),
     "procgen_small": _small_host(steps=2_000_000),
