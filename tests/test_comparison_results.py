@@ -170,6 +170,24 @@ def test_returns_as_they_are(tmp_path, capsys):
     assert "<td>1000000 to 1000001</td>" in text
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "words"),
+    [
+        ("sha256", 0.5, "sha256 is 0.5; expected an object"),
+        ("scales", {"catch": {"random": "x", "optimal": 1, "known": True}}, "random is 'x'"),
+        ("unavailable", {"catch": None}, "unavailable.catch is None; expected a text"),
+    ],
+)
+def test_a_damaged_description_is_refused_by_name(tmp_path, part, value, words):
+    fabricate(tmp_path / "it")
+    file = tmp_path / "it" / "config.json"
+    described = json.loads(file.read_text())
+    described["config"][part] = value
+    file.write_text(json.dumps(described))
+    with pytest.raises(discorl.UserError, match=f"config.json: .*{words}"):
+        load(tmp_path / "it")
+
+
 def test_unfinished_rules_do_not_hide_the_others(tmp_path):
     results = fabricate(tmp_path / "run")
     assert results.finished

@@ -130,10 +130,33 @@ def test_processes_by_hand_need_all_that_describes_them():
         discorl.discover(distributed=True, preset="demo")
 
 
-def test_only_discoveries_are_launched(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-n", "2", "train"], "expected `discover` with its options"),
+        (["-n", "1000000", "discover", "--out", "x"], "processes is 1000000; expected at most"),
+        (["-n", "2", "discover"], "out is not given"),
+        (["-n", "2", "discover", "--out=x", "--process=1"], "--process is given"),
+    ],
+)
+def test_what_cannot_be_launched(capsys, arguments, words):
     with pytest.raises(SystemExit):
-        cli.main(["launch", "-n", "2", "train"])
-    assert "expected `discover` with its options" in capsys.readouterr().err
+        cli.main(["launch", *arguments])
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
+def test_processes_die_with_their_supervisor():
+    child = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    code = "import sys; from discorl.cli import launch; launch.supervise(sys.argv[1:], 2, 0)"
+    command = [sys.executable, "-c", code, sys.executable, "-c", child]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
+        children = [int(supervisor.stdout.readline()) for _ in range(2)]
+        supervisor.kill()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{number}").exists() for number in children):
+        assert time.monotonic() < deadline, "a process outlives its supervisor"
+        time.sleep(0.05)
 
 
 def test_a_supervisor_starts_all_again(tmp_path):

@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = _run(list(sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
         status = _tell(str(error), 2)
-    except KeyboardInterrupt:
-        status = INTERRUPTED
+    except KeyboardInterrupt:  # long commands save what they have, and end in good order
+        status = _tell("interrupted before there was anything to save", INTERRUPTED)
     except BrokenPipeError:  # the reader has gone, as in `discorl ... | head`
         _close_output()
         status = 1

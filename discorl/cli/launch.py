@@ -1,6 +1,7 @@
 """The command `discorl launch`: several processes on this machine, started again if they fail."""
 
 import argparse
+import os
 import socket
 import subprocess
 import sys
@@ -8,11 +9,20 @@ import time
 from collections.abc import Callable, Sequence
 
 from discorl.cli.commands import Command, Result
+from discorl.runs import memory
 from discorl.runs.interrupts import interrupts
 from discorl.types import UserError, validation
 
 HOST = "127.0.0.1"
 PATIENCE = 40.0  # seconds in which the others notice that one has ended; a heartbeat takes 20
+HELP = ("-h", "--help")
+# Has Linux kill a process together with the one that started it, then becomes the command.
+_START = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 USAGE_ERROR = 2  # exit status of a command that would fail again in the same way
 
 
@@ -28,12 +38,17 @@ def launch_command(arguments: list[str], program: str) -> Result:
     given = parser.parse_args(arguments)
     validation.integer("processes", given.processes, least=1)
     validation.integer("restarts", given.restarts, least=0)
+    memory.check_processes("processes", given.processes)
     if given.command[:1] != ["discover"]:
         raise UserError(
             f"cannot launch {' '.join(given.command)!r}; expected `discover` with its options"
         )
-    resumed = {option.partition("=")[0] for option in given.command} & {"--resume"}
-    options = [] if resumed else ["--resume-if-exists"]
+    names = {option.partition("=")[0] for option in given.command}
+    if own := sorted(names & {"--coordinator", "--processes", "--process", "--distributed"}):
+        raise UserError(f"{own[0]} is given; `{program}` sets it for each process")
+    if not names & {"--out", "--resume", *HELP}:
+        raise UserError("out is not given; expected a folder, the same for every start")
+    options = [] if "--resume" in names else ["--resume-if-exists"]
     command = [sys.executable, "-m", "discorl.cli", *given.command, *options]
     status, restarts = supervise(command, given.processes, given.restarts)
     data = {"processes": given.processes, "restarts": restarts, "status": status}
@@ -65,11 +80,12 @@ def _run(command: Sequence[str], count: int, interrupted: Callable[[], bool]) ->
     with socket.socket() as free:
         free.bind((HOST, 0))
         where = f"{HOST}:{free.getsockname()[1]}"
+    if sys.platform == "linux":
+        command = [sys.executable, "-c", _START, str(os.getpid()), *command]
+    command = [*command, "--coordinator", where, "--processes", str(count)]
     children = [
-        subprocess.Popen(
-            [*command, "--coordinator", where, "--processes", str(count), "--process", str(i)],
-            start_new_session=True,  # Ctrl-C comes to us, who pass it on once
-        )
+        # In sessions of their own: Ctrl-C comes to us, who pass it on once.
+        subprocess.Popen([*command, "--process", str(i)], start_new_session=True)
         for i in range(count)
     ]
     told, deadline, first = False, float("inf"), 0

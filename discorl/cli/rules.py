@@ -183,6 +183,8 @@ def pull(
         revision: branch, tag or commit.
         force: replace another rule of that name.
     """
+    if name is not None:
+        library.require_name(name)  # before a download
     return import_file(hub.pull(address, revision), name or address.rpartition("/")[2], force)
 
 

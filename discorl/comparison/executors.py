@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from discorl.comparison.cells import Cell
+from discorl.runs import memory
 from discorl.training.compiled.trainer import ProgramCache
 from discorl.types import UserError, specs, validation
 
@@ -35,13 +36,17 @@ def make_executor(text: str, folder: Path) -> Executor:
     kind, _, rest = text.partition(":")
     if kind == "processes":
         count = int(rest) if rest.isdecimal() else rest
-        validation.integer("executor processes", count, least=1)
+        count = validation.integer("executor processes", count, least=1)
+        memory.check_processes("executor processes", count)
         # Not forks, which would share JAX's threads.
-        return ProcessPoolExecutor(int(count), multiprocessing.get_context("spawn"))
+        return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
     if kind == "dask":
         return _dask(rest)
     if kind == "slurm":
-        return _Slurm(specs.parse(text).parameters, folder)
+        spec = specs.parse(text)
+        if spec.item is not None:
+            raise UserError(f"executor is {text!r}; expected KEY=VALUE after the colon")
+        return _Slurm(spec.parameters, folder)
     raise UserError(f"executor is {text!r}; expected one of {', '.join(KINDS)}")
 
 
@@ -109,11 +114,14 @@ class _Slurm(Executor):
             import submitit
         except ImportError as error:
             raise UserError("executor 'slurm' needs `pip install discorl[slurm]`") from error
-        self._jobs = submitit.AutoExecutor(folder=folder, cluster=options.pop("cluster", "slurm"))
+        cluster = options.pop("cluster", "slurm")
         own = ("timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node")
-        self._jobs.update_parameters(
-            **{name if name in own else f"slurm_{name}": value for name, value in options.items()}
-        )
+        named = {name if name in own else f"slurm_{name}": x for name, x in options.items()}
+        try:
+            self._jobs = submitit.AutoExecutor(folder=folder, cluster=cluster)
+            self._jobs.update_parameters(**named)
+        except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
+            raise UserError(f"executor 'slurm': {error}") from error
         self._queued: list[Any] = []
         self._waiting = ThreadPoolExecutor(1000)  # each for one job
 

@@ -25,7 +25,7 @@ from discorl.comparison.entries import RuleEntry, folder_name
 from discorl.comparison.executors import make_executor, run_elsewhere
 from discorl.comparison.results import Results, final_cells, sweep_cells
 from discorl.comparison.scales import Scale
-from discorl.runs import Run
+from discorl.runs import Run, schemas
 from discorl.runs.files import naming, sha256_of
 from discorl.runs.interrupts import Stopped
 from discorl.runs.schemas import Each
@@ -86,18 +86,22 @@ def compare(
         raise UserError("give one of config, resume, and a suite or single settings")
     if (resume is None) == (out is None):
         raise UserError("give either out, a directory to make, or resume, one to go on with")
+    workers = None if isinstance(executor, str) else executor
+    made = None
+    if isinstance(executor, str):  # before the directory, which a wrong name must not leave behind
+        made = make_executor(executor, Path(out or resume or "") / "jobs")
     with contextlib.ExitStack() as stack:
         if resume is not None:
             run = stack.enter_context(Run.open(resume, accept_changes=accept_changes))
-            run.require_kind(KIND)
+            _require_comparison(run)
             _look_again(run)
         else:
             assert out is not None
             config = config or configure_comparison(suite, **settings)
             run = stack.enter_context(create(Path(out), config))
-        if isinstance(executor, str):
-            executor = stack.enter_context(make_executor(executor, run.path / "jobs"))
-        results = _Runner(run, tell or (lambda line: None), accept_changes, executor).run()
+        if made is not None:
+            workers = stack.enter_context(made)
+        results = _Runner(run, tell or (lambda line: None), accept_changes, workers).run()
     if not results.finished:
         raise Stopped(results)
     return results
@@ -125,8 +129,15 @@ def _look_again(run: Run) -> None:
 def load(path: str | os.PathLike[str]) -> Results:
     """Reads a comparison as far as it has come; another process may be writing it."""
     with Run.open(path, read_only=True) as run:
-        run.require_kind(KIND)
+        _require_comparison(run)
         return _results(run)
+
+
+def _require_comparison(run: Run) -> None:
+    """Refuses a run of another command, and a damaged description of a comparison."""
+    run.require_kind(KIND)
+    with naming(run.path / "config.json"):
+        schemas.check(run.config, _SCHEMA)
 
 
 class _Runner:

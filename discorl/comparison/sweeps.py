@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -57,6 +58,8 @@ def configure_sweep(
     """
     shared = {} if settings is None else settings
     check_settings({"settings": shared}, _ELSEWHERE)
+    for name in set(shared) & set(over):
+        raise UserError(f"settings has {name!r}, which over varies; expected it in one of them")
     space = {name: _values(name, values) for name, values in over.items()}
     if not space:
         raise UserError("over is empty; expected the values of at least one setting")
@@ -79,16 +82,19 @@ def configure_sweep(
     )
 
 
-def read_space(texts: Sequence[str]) -> dict[str, Sequence[Any] | Range]:
+def read_space(texts: Sequence[str], argument: str = "over") -> dict[str, Sequence[Any] | Range]:
     """Reads values of settings: `learning-rate=1e-4,1e-3`, `unroll=8..32`, `hidden=64 64,128`."""
     space: dict[str, Sequence[Any] | Range] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not all(value.strip() for value in values.split(",")):
-            raise UserError(f"over is {text!r}; expected NAME=VALUE,VALUE,... or NAME=LOW..HIGH")
+            form = (
+                "NAME=VALUE" if argument == "settings" else "NAME=VALUE,VALUE,... or NAME=LOW..HIGH"
+            )
+            raise UserError(f"{argument} is {text!r}; expected {form}")
         if name in space:
-            raise UserError(f"over has {name!r} twice; expected all its values together")
+            raise UserError(f"{argument} has {name!r} twice; expected all its values together")
         read = [specs.parse(f"over:value={x}").parameters["value"] for x in values.split(",")]
         space[name] = read[0] if isinstance(read[0], Range) and len(read) == 1 else read
     return space
@@ -97,7 +103,7 @@ def read_space(texts: Sequence[str]) -> dict[str, Sequence[Any] | Range]:
 def read_settings(texts: Sequence[str]) -> dict[str, Any]:
     """Reads settings with a single value each: `preset=small`, `hidden=64 64`."""
     shared = {}
-    for name, values in read_space(texts).items():
+    for name, values in read_space(texts, "settings").items():
         settings.require_known(TrainConfig, name, "settings: ")
         if len(values) != 1:
             raise UserError(f"settings: {name} has {len(values)} values; expected one, or see over")
@@ -124,7 +130,10 @@ def _values(name: str, values: Sequence[Any] | Range) -> Sequence[Any] | Range:
     single = all(isinstance(value, Hashable) for value in several)
     if not several or len(several) < len(values) or not single:
         raise UserError(f"over: {name} is {list(values)}; expected single values, or one range")
-    return list(dict.fromkeys(several))
+    for value, count in Counter(several).items():
+        if count > 1:
+            raise UserError(f"over: {name} has {text_of(value)} twice; expected different values")
+    return several
 
 
 def _fit(name: str, value: Any) -> Any:
@@ -153,6 +162,7 @@ def _grid(space: Space) -> list[dict[str, Any]]:
 def _random(space: Space, trials: int, seed: int) -> list[dict[str, Any]]:
     """Different trials; fewer than asked for where there are no more."""
     validation.integer("trials", trials, least=1, most=MOST_TRIALS)
+    validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
     generator = np.random.default_rng(seed)
     found: dict[tuple, dict[str, Any]] = {}
     for _ in range(10 * trials):

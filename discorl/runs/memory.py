@@ -8,6 +8,7 @@ import jax
 from discorl.types import PyTree, UserError
 
 GIB = 2**30
+PROCESS = GIB // 4  # of a process that has imported JAX and compiled a small program
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -20,8 +21,7 @@ def available() -> int | None:
         known = all("bytes_limit" in each for each in found)
         left = (each["bytes_limit"] - each.get("bytes_in_use", 0) for each in found)
         return sum(left) if known else None
-    limits = [limit for limit in (_of_machine(), _of_container()) if limit is not None]
-    return min(limits, default=None)
+    return _of_host()
 
 
 def size_of(tree: PyTree) -> int:
@@ -39,6 +39,16 @@ def check(tree: PyTree, what: str) -> None:
         )
 
 
+def check_processes(name: str, count: int) -> None:
+    """Refuses more processes than fit into memory, each of which imports JAX and compiles."""
+    free = _of_host()
+    if free is not None and count > max(1, most := free // PROCESS):
+        raise UserError(
+            f"{name} is {count}; expected at most {max(1, most)}: a process takes at least "
+            f"{PROCESS / GIB} GiB, and {free / GIB:.1f} GiB of memory are available"
+        )
+
+
 def runtime_reason(error: Exception) -> str:
     """What JAX's runtime has to say, in a line: memory that ran out, or a callback that raised."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -49,6 +59,11 @@ def runtime_reason(error: Exception) -> str:
     # A callback's traceback follows the first line, and what it raised comes last.
     raised = [line for line in lines if not line.startswith(("File ", "At:", "/", "^", "~"))]
     return raised[-1][:300] if "callback" in lines[0].lower() else lines[0][:300]
+
+
+def _of_host() -> int | None:
+    limits = [limit for limit in (_of_machine(), _of_container()) if limit is not None]
+    return min(limits, default=None)
 
 
 def _of_machine() -> int | None:

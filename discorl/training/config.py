@@ -16,6 +16,7 @@ from discorl.types.validation import MOST_SEED, Fields
 DEFAULT_RULE = "lean1"  # discovered by us; docs/records/lean1.md
 DEFAULT_ENVIRONMENT = "catch"
 MOST_UPDATES = 2**31 - 1  # a state counts them in 32 bits
+MOST_EPISODES = 1_000_000  # of an evaluation
 LONGEST_CALL = 256  # updates that one call of the compiled program may make
 BUDGETS = ("updates", "steps", "total_timesteps")  # of which a run has one
 
@@ -71,7 +72,8 @@ class TrainConfig:
         fields.integer("seeds", "checkpoint_every", least=1)
         fields.integer("updates", least=1, most=MOST_UPDATES)
         fields.integer("seed", least=0, most=MOST_SEED)
-        fields.integer("log_every", "eval_episodes", least=1)
+        fields.integer("log_every", least=1)
+        fields.integer("eval_episodes", least=1, most=MOST_EPISODES)
         fields.integer("eval_every", least=0)
         fields.require(self.seed + self.seeds <= 2**31, "seeds", "below 2**31, with the seed")
         fields.require(self.log_every <= LONGEST_CALL, "log_every", f"at most {LONGEST_CALL}")

@@ -14,12 +14,12 @@ from discorl.agent.assembly import NetworkFactory
 from discorl.envs import Environment, GymnaxLike, HostEnvironment, Reference, references
 from discorl.runs import compilation, statistics
 from discorl.training import films
+from discorl.training.config import MOST_EPISODES
 from discorl.training.loading import load_params
 from discorl.training.result import TrainResult
 from discorl.training.trainer import Trainer
 from discorl.types import Key, Params, UserError, validation
 
-MOST_EPISODES = 1_000_000  # that each agent plays
 MAX_FRAMES = 1_000  # of a film
 
 

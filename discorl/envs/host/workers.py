@@ -24,6 +24,7 @@ from discorl.envs.host import worker
 from discorl.envs.host.base import EnvironmentFailure, HostStep, HostVector, Reader
 from discorl.envs.host.serial import SerialVector, Single
 from discorl.envs.host.worker import Job
+from discorl.runs import memory
 from discorl.types import PyTree, UserError
 
 _CLOSING_SECONDS = 5.0  # after which a worker is killed
@@ -59,6 +60,7 @@ def vector_of(
     environments have an action mask (`MaskedSingle`).
     """
     workers = min(workers, len(seeds))
+    memory.check_processes("workers", workers)
     if workers <= 1:
         return SerialVector(make, seeds, observation=observation, read=read)
     return WorkerVector(

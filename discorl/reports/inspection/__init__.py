@@ -25,7 +25,7 @@ from discorl.reports.inspection.findings import DoesNotApplyError, Findings
 from discorl.reports.inspection.subject import Subject
 from discorl.runs import compilation
 from discorl.runs.progress import Progress
-from discorl.training.config import configure
+from discorl.training.config import TrainConfig, configure
 from discorl.training.loop import train
 from discorl.types import UserError, specs
 
@@ -162,7 +162,10 @@ def inspect(
         folder = Path(out)
         run = folder / RUN
         own = rule_or_run if isinstance(rule_or_run, rules.Rule | tuple) else None
-        label = _train(rule_or_run, env, run, seeds, settings)  # type: ignore[arg-type]
+        config = _configure(rule_or_run, env, seeds, settings)  # type: ignore[arg-type]
+        subject.require_agents(agents, config)
+        train(config, out=run, rule=own)
+        label = subject.label_of(config.rule)
     inspected = subject.load(run, label, others, agents, own)
     if subject.START in beside:
         inspected = subject.with_start(inspected)
@@ -181,13 +184,12 @@ def inspect(
     return Inspection(page, inspected, outcomes)
 
 
-def _train(
-    rule: rules.Given, env: str | None, run: Path, seeds: int, settings: Mapping[str, Any]
-) -> str:
-    """Trains agents, keeping them halfway and at the end; returns what to call the rule."""
+def _configure(
+    rule: rules.Given, env: str | None, seeds: int, settings: Mapping[str, Any]
+) -> TrainConfig:
+    """The settings of a training that keeps its agents halfway and at the end."""
     config = configure(rule, env, seeds=seeds, **settings)
+    if "checkpoint_every" in settings:
+        return config
     half = -(-config.updates // 2)  # two checkpoints, of which none is dropped
-    if "checkpoint_every" not in settings:
-        config = dataclasses.replace(config, log_every=1, checkpoint_every=half)
-    train(config, out=run, rule=None if isinstance(rule, str) else rule)
-    return subject.label_of(config.rule)
+    return dataclasses.replace(config, log_every=1, checkpoint_every=half)

@@ -94,6 +94,17 @@ def read(learner: Learner, state: LearnerState, eta: Params, trajectory: Traject
     return Reading(trajectory, outputs, details.online, details.target, details.policy)
 
 
+def require_agents(agents: Sequence[int], config: TrainConfig) -> range:
+    """The seeds of a training; refuses agents that are not among them."""
+    seeds = range(config.seed, config.seed + config.seeds)
+    for seed in agents:
+        if seed not in seeds:
+            raise UserError(
+                f"agents holds {seed}; expected seeds of the training, {seeds[0]} to {seeds[-1]}"
+            )
+    return seeds
+
+
 def load(
     path: Path,
     label: str | None = None,
@@ -123,12 +134,7 @@ def load(
     if len(states) == 1:
         raise UserError(f"{path} has no checkpoint yet, so there is no agent in it")
     agent, eta, config = trainer.agent, trainer.eta, trainer.config
-    seeds = range(config.seed, config.seed + config.seeds)
-    for seed in agents:
-        if seed not in seeds:
-            raise UserError(
-                f"agents holds {seed}; expected seeds of {path}, {seeds[0]} to {seeds[-1]}"
-            )
+    seeds = require_agents(agents, config)
 
     def look(state: TrainState) -> Reading:
         state, batch, _ = agent.collect(state)

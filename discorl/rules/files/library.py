@@ -121,23 +121,28 @@ def names(rules_path: str | Path | None = None) -> list[str]:
     return sorted({*PUBLISHED, *_found(rules_path)})
 
 
+def require_name(name: str) -> None:
+    """Refuses a name that no file in the cache folder may have."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name) or name.endswith(".npz"):
+        raise UserError(
+            f"name {name!r}: expected letters, digits, '_', '-' and '.', without the ending .npz"
+        )
+    if (_BUNDLED / f"{name}.npz").is_file():
+        raise UserError(f"name {name!r} is that of a rule in the package: choose another name")
+
+
 def install(file: Path, name: str, force: bool = False) -> Path:
     """Copies a rule file into the user's cache folder, to be found by name from then on.
 
     With `force`, it replaces a different rule of that name. Returns the copy.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name) or name.endswith(".npz"):
-        raise UserError(
-            f"name {name!r}: expected letters, digits, '_', '-' and '.', without the ending .npz"
-        )
+    require_name(name)
     sha256 = read(file).sha256
     if name in PUBLISHED and sha256 != PUBLISHED[name].sha256:
         raise UserError(
             f"name {name!r} is reserved for the published rule, and {file} is another "
             f"(sha256 {sha256}; expected {PUBLISHED[name].sha256}): choose another name"
         )
-    if (_BUNDLED / f"{name}.npz").is_file():
-        raise UserError(f"name {name!r} is that of a rule in the package: choose another name")
     destination = cache_folder() / f"{name}.npz"
     if destination.is_file():
         if sha256_of(destination) == sha256:
