@@ -147,12 +147,14 @@ def test_what_cannot_be_launched(capsys, arguments, words):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
 def test_processes_die_with_their_supervisor():
-    child = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    child = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
     code = "import sys; from discorl.cli import launch; launch.supervise(sys.argv[1:], 2, 0)"
     command = [sys.executable, "-c", code, sys.executable, "-c", child]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
-        children = [int(supervisor.stdout.readline()) for _ in range(2)]
-        supervisor.kill()
+        try:
+            children = [int(supervisor.stdout.readline()) for _ in range(2)]
+        finally:
+            supervisor.kill()
     deadline = time.monotonic() + 30
     while any(Path(f"/proc/{number}").exists() for number in children):
         assert time.monotonic() < deadline, "a process outlives its supervisor"
