@@ -89,6 +89,37 @@ OTHERS = (
     ["nothing"],
     ["rules", "nothing"],
     ["train", "--config", "/dev/null"],
+    ["train", "--eval-episodes", "2000000000", "--eval-every", "1"],
+    ["train", "--track", "nothing"],
+    ["train", "--track", "wandb:nonsense"],
+    ["train", "--env", "windy_catch:wind=" + "9" * 400],
+    ["sweep"],
+    ["sweep", "--over", "learning-rate"],
+    ["sweep", "--over", "learning-rate=nan,1"],
+    ["sweep", "--over", "learning-rate=1e-3,0.001"],
+    ["sweep", "--over", "learning-rate=1..2", "--trials", "-1"],
+    ["sweep", "--over", "learning-rate=1..2", "--trials", "2", "--seed", "-1"],
+    ["sweep", "--over", "learning-rate=1,2", "--settings", "learning-rate=3"],
+    ["sweep", "--over", "learning-rate=1,2", "--executor", "processes:0"],
+    ["sweep", "--over", "learning-rate=1,2", "--executor", "processes:1000000"],
+    ["sweep", "--over", "learning-rate=1,2", "--executor", "nothing"],
+    ["sweep", "--over", "nothing=1,2"],
+    ["sweep", "--resume", "nowhere"],
+    ["play", "nowhere"],
+    ["play", ".", "--fps", "nan"],
+    ["play", ".", "--max-steps", "0"],
+    ["inspect", "nothing"],
+    ["inspect", "ppo", "--agents", "7"],
+    ["inspect", "ppo", "--only", "nothing"],
+    ["inspect", "ppo", "--seeds", "0"],
+    ["launch", "-n", "1000000", "discover", "--out", "x"],
+    ["launch", "-n", "2", "discover"],
+    ["launch", "-n", "2", "discover", "--out", "x", "--process", "1"],
+    ["launch", "-n", "2", "train"],
+    ["discover", "--coordinator", "nowhere", "--processes", "2", "--process", "0"],
+    ["rules", "push", "discorl4", "nowhere"],
+    ["rules", "pull", "hf:a/b", "--name", "../x"],
+    ["evaluate", "nowhere", "--mp4", "/dev/null"],
 )
 
 
@@ -122,7 +153,7 @@ def command_lines(campaign: Campaign, generator: random.Random, count: int) -> N
     ]
     specs = [(["envs", spec.format(word)], "anything") for spec in SPECS for word in WORDS]
     others = [(list(arguments), "refused") for arguments in OTHERS]
-    for cases, share in ((others, 0.05), (texts, 0.1), (specs, 0.15), (bad, 0.7)):
+    for cases, share in ((others, 0.07), (texts, 0.1), (specs, 0.15), (bad, 0.68)):
         generator.shuffle(cases)
         for arguments, expect in _some(cases, round(count * share)):
             campaign.command("command lines", arguments, expect)

@@ -4,9 +4,11 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from trials import Campaign, Outcome, problem_of, run
@@ -16,13 +18,13 @@ AGENT = """
 """
 TASK = "catch:rows=3,columns=3"
 TRAIN = f"""
-    train --rule actor_critic --env {TASK} {AGENT} --updates 1200 --log-every 4
+    train --rule actor_critic --env {TASK} {AGENT} --updates 400 --log-every 4
     --checkpoint-every 40 --seeds 2
 """
 DISCOVER = f"""
-    discover --preset demo --meta-steps 12 --checkpoint-every 1 --agents 1 --window 2
+    discover --preset demo --meta-steps 6 --checkpoint-every 1 --agents 1 --window 2
     --prediction-size 5 --bins 5 --trajectory-lstm 4 --meta-lstm 4 --net-width 4 --value-hidden 8
-    --validation-envs 4 --validation-unroll 4 --evaluate-every 6 --evaluate-updates 4
+    --validation-envs 4 --validation-unroll 4 --evaluate-every 3 --evaluate-updates 4
     --evaluate-seeds 1 {AGENT} --envs {TASK} --evaluate-on {TASK}
 """
 COMPARE = f"""
@@ -33,34 +35,33 @@ COMMANDS = {
     "discover": DISCOVER.split(),
     "compare": COMPARE.split(),
 }
+PATIENCE = 900.0  # seconds
 TIMES = ("wall_time", "charts/SPS", "seconds")
 
 
-def kills(campaign: Campaign, generator: random.Random, count: int) -> None:
-    """Kill -9 at random moments: three of five in training, the others in turns."""
-    shares = {"train": 0.6, "discover": 0.25, "compare": 0.15}
-    for command, share in shares.items():
-        _interrupted(campaign, generator, command, round(count * share), (signal.SIGKILL,))
+def kills(command: str) -> Callable[[Campaign, random.Random, int], None]:
+    """A part of the campaign: kill -9 of a command at random moments."""
+    return lambda *options: _interrupted(*options, command, (signal.SIGKILL,))
 
 
 def signals(campaign: Campaign, generator: random.Random, count: int) -> None:
     """Ctrl-C, SIGTERM and SIGHUP at random moments."""
     kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    _interrupted(campaign, generator, "train", count, kinds)
+    _interrupted(campaign, generator, count, "train", kinds)
 
 
 def _interrupted(
     campaign: Campaign,
     generator: random.Random,
-    command: str,
     count: int,
+    command: str,
     numbers: tuple[signal.Signals, ...],
 ) -> None:
     """Interrupts a command so often, then lets it end and compares it with one that was not."""
     home = campaign.new_folder()
-    start = time.monotonic()
+    start = _children_seconds()
     whole = _run(home, [*COMMANDS[command], "--out", "whole"])
-    seconds = time.monotonic() - start
+    seconds = _children_seconds() - start
     assert not whole.status, whole.said
     kind = f"kill -9 of {command}" if numbers == (signal.SIGKILL,) else "signals"
     done, rounds = 0, 0
@@ -90,14 +91,25 @@ def _continued(command: str, home: Path, name: str) -> list[str]:
     return [*COMMANDS[command], "--out", name]
 
 
+def _children_seconds() -> float:
+    """Processor seconds of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def _run(
     home: Path, arguments: list[str], number: int | None = None, after: float = 0.0
 ) -> Outcome:
+    """Runs a command; sends it a signal after so many processor seconds, whatever else runs."""
+
     def interrupt(child: int) -> None:
-        deadline = time.monotonic() + after
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            if fields[0] == "Z":
                 return
+            if (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") >= after:
+                break
             time.sleep(0.02)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
@@ -107,7 +119,7 @@ def _run(
 
         main(arguments)
 
-    return run(main, home, timeout=900, meanwhile=None if number is None else interrupt)
+    return run(main, home, timeout=PATIENCE, meanwhile=None if number is None else interrupt)
 
 
 def _difference(whole: Path, other: Path) -> str | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 UNEXPECTED = 70  # exit status of what is no mistake of the user's
 _LONGEST_ERROR = 60  # lines; help and a parser's box are long, a traceback is longer
+_NOBODY = 65534  # user and group
 _MEMORY = 6 * 2**30  # bytes that a trial may map beyond this process
 
 
@@ -45,7 +46,6 @@ class Campaign:
         self.folder = folder
         self.tries: Counter[str] = Counter()
         self.failures: list[str] = []
-        self.left_out: Counter[str] = Counter()
         self._keepsake = folder / "keepsake"
         self._keepsake.mkdir()
         (self._keepsake / "mine.csv").write_text("update,b\n1,2\n")
@@ -63,11 +63,20 @@ class Campaign:
             print(self.failures[-1], flush=True)
 
     def command(self, kind: str, arguments: list[object], expect: str, **options) -> Outcome:
-        """Tries a command line; see `problem_of` for what to expect."""
+        """Tries a command line; see `problem_of` for what to expect.
+
+        With `nobody`, it has no rights but everybody's.
+        """
         texts = [str(argument) for argument in arguments]
-        outcome = run(
-            lambda: _main(texts), options.pop("cwd", None) or self.new_folder(), **options
-        )
+        nobody = options.pop("nobody", False)
+
+        def main() -> None:
+            if nobody:
+                os.setgid(_NOBODY)
+                os.setuid(_NOBODY)
+            _main(texts)
+
+        outcome = run(main, options.pop("cwd", None) or self.new_folder(), **options)
         self.count(kind, problem_of(outcome, expect), " ".join(texts)[:200])
         return outcome
 
