@@ -7,6 +7,7 @@ in which JAX has started its threads may hang.
 
 import contextlib
 import dataclasses
+import encodings.cp437  # noqa: F401  (of zip files; nobody may be unable to read the interpreter's)
 import os
 import resource
 import signal
