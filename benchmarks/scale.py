@@ -4,7 +4,9 @@
     python benchmarks/scale.py --processes 1 2 --meta-steps 0     # the combine alone
     python benchmarks/scale.py --sizes paper                      # memory and exchange, on paper
 
-Weak scaling: every process has `--agents` agents of each environment, in one block.
+Weak scaling: every process has `--agents` agents of each environment, in one block. Times are those
+of process 0, by the clock and in CPU seconds (`_cpu`). CPU seconds leave out waiting for the other
+processes, and still mean something on a busy machine.
 """
 
 import argparse
@@ -30,7 +32,7 @@ REPEATS = 20
 
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
-    """Median seconds of the combine and of a meta-step, in this process."""
+    """Seconds of the combine, median, and of a meta-step, mean, in this process."""
     config = discorl.configure_discovery(
         preset=options.preset,
         start="scratch",
@@ -48,22 +50,26 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         for i, n in enumerate(counts)
         if n
     }
-    times = []
+    clocks = {"": time.perf_counter, "_cpu": time.process_time}
+    times: dict[str, list[float]] = {name: [] for name in clocks}
     for _ in range(REPEATS):
         processes.exchange(None)  # waiting for the slower one is not the combine's
-        start = time.perf_counter()
+        start = {name: clock() for name, clock in clocks.items()}
         moved, adams, _, _ = population._combination(eta, adams, gradients)
         jax.block_until_ready(moved)
-        times.append(time.perf_counter() - start)
-    found["combine"] = statistics.median(times[2:])
+        for name, clock in clocks.items():
+            times[name].append(clock() - start[name])
+    for name in clocks:
+        found[f"combine{name}"] = statistics.median(times[name][2:])
     if options.meta_steps:
         state = population.init(eta, jax.random.key(0))
         state, _, _ = population.meta_step(state)
-        start = time.perf_counter()
+        start = {name: clock() for name, clock in clocks.items()}
         for _ in range(options.meta_steps):
             state, _, _ = population.meta_step(state)
-        found["meta_step"] = (time.perf_counter() - start) / options.meta_steps
-        found["share"] = found["combine"] / found["meta_step"]
+        for name, clock in clocks.items():
+            found[f"meta_step{name}"] = (clock() - start[name]) / options.meta_steps
+            found[f"share{name}"] = found[f"combine{name}"] / found[f"meta_step{name}"]
     return found
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import zlib
 
+import clusters
 import comparisons
 import numpy as np
 import pytest
@@ -17,6 +18,14 @@ from discorl.envs import Reference
 
 def answer(value, programs):
     return value
+
+
+def dies_once(mark, programs):
+    """Answers when it is called again."""
+    if mark.exists():
+        return "back"
+    mark.touch()
+    return dies(programs)
 
 
 def dies(programs):
@@ -118,3 +127,18 @@ def test_a_dask_worker_that_is_killed_changes_no_number(tmp_path):
         )
     assert not victims and there.finished
     assert there.aggregates == here.aggregates
+
+
+@pytest.mark.long
+def test_jobs_of_submitit_answer_and_a_lost_one_is_queued_again(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    monkeypatch.syspath_prepend(clusters.TESTS)
+    monkeypatch.setenv("PYTHONPATH", clusters.environment()["PYTHONPATH"])
+    calls = {
+        "a": functools.partial(answer, "A"),
+        "b": functools.partial(dies_once, tmp_path / "mark"),
+    }
+    # submitit's own queue on this machine, in place of Slurm's.
+    description = "slurm:cluster=local,timeout_min=10,partition=none"
+    with executors.make_executor(description, tmp_path / "jobs") as queue:
+        assert dict(executors.run_elsewhere(queue, calls)) == {"a": "A", "b": "back"}

@@ -13,7 +13,6 @@ import pytest
 import discorl
 from discorl import cli
 from discorl.runs import checkpoints
-from discorl.training import loop
 from discorl.training.loading import PARAMS, load_params
 from discorl.training.warm_start import start_from
 
@@ -183,7 +182,7 @@ def test_a_started_run_that_was_stopped_resumes_from_where_it_started(
 ):
     whole = discorl.train(**TINY, start=result.path, out=tmp_path / "whole")
     assert np.any(whole.metrics["losses/total"] != result.metrics["losses/total"])
-    monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr("discorl.training.config.CALL_SECONDS", 0.0)
     stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
     with pytest.raises(KeyboardInterrupt) as caught:
         discorl.train(**TINY, start=result.path, out=tmp_path / "cut", track=stop)

@@ -1,18 +1,19 @@
 """Discovery in several processes and on several devices: always the same bits."""
 
 import json
-import os
 import random
+import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import clusters
 import numpy as np
 import pytest
 import toys
+from discoveries import table
 from timing import assert_same_tables
 
 import discorl
@@ -20,10 +21,11 @@ from discorl import cli
 from discorl.cli import launch
 from discorl.runs.processes import Cluster
 
-TOYS = [sys.executable, toys.__file__]
 COLLECTIVES = """
-import jax, numpy as np
+import discorl, jax, numpy as np, toys
 from discorl.discovery import blocks
+from discorl.discovery.population import Population
+from discorl.discovery.start import starting_rule
 
 # Rows of five agents on one, two and three devices.
 rows = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
@@ -39,41 +41,36 @@ for n in (1, 2, 3):
     text = add.program.lower(add.place(parts, like)).compile().as_text()
     assert n == 1 or text.count(" all-to-all(") == 1, text
 assert (sums[0] == sums[1]).all() and (sums[0] == sums[2]).all()
+
+# The agents of a block step on one device, and ask nothing of others.
+config = discorl.configure_discovery(
+    rule="lean", start="scratch", population=("bandit",), agents=3, block_size=1
+)
+rule, eta = starting_rule(config)
+population = Population(config, rule, agents=toys.Toys)
+state = population.init(eta, jax.random.key(0))
+assert len(set(population.devices)) == 3
+for device, block in zip(population.devices, state.blocks, strict=True):
+    own = jax.device_put(eta, device)
+    step = population.groups[0]._step.lower(own, block).compile()
+    text = step.as_text()
+    assert not any(name in text for name in ("all-to-all", "all-gather", "all-reduce")), text
+    assert all(x.sharding.device_set == {device} for x in jax.tree.leaves(step(own, block)))
 """
 
 
-def environment(devices=1, **more):
-    flags = os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count={devices}"
-    path = os.pathsep.join([str(Path(toys.__file__).parent), os.environ.get("PYTHONPATH", "")])
-    return os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": path} | more
+def command(out, *options):
+    return [toys.__file__, *(options or toys.COMMAND), "--out", str(out), "--resume-if-exists"]
 
 
-def free_address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
-
-
-def start(out, number=0, count=1, address="", devices=1, **more):
+def start(out, *arguments, **more):
     """One process of a discovery with toys."""
-    options = ["--out", str(out), "--resume-if-exists"]
-    if count > 1:
-        where = {"--coordinator": address, "--processes": count, "--process": number}
-        options += [str(x) for pair in where.items() for x in pair]
-    return subprocess.Popen(
-        [*TOYS, *toys.COMMAND, *options],
-        env=environment(devices, **more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return clusters.start(command(out), *arguments, **more)
 
 
-def run(out, count=1, **more):
-    """Exit status, output and errors of all processes of a discovery with toys."""
-    address = free_address()
-    started = [start(out, i, count, address, **more) for i in range(count)]
-    return [(*child.communicate(timeout=600), child.returncode)[::-1] for child in started]
+def run(out, count=1, options=(), **more):
+    """Exit status, errors and output of all processes of a discovery, by default with toys."""
+    return clusters.run(command(out, *options), count, **more)
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +88,17 @@ def assert_same_runs(one, two):
     for name in ("rule.npz", "best.npz"):
         with np.load(one / name) as first, np.load(two / name) as second:
             arrays = [key for key in first.files if key != "metadata"]
-            assert len(arrays) == 3  # of the lean rule
+            assert arrays == [key for key in second.files if key != "metadata"] != []
             for key in arrays:
                 np.testing.assert_array_equal(first[key], second[key])
 
 
-def test_the_sum_is_one_exchange_on_any_number_of_devices():
+def test_the_sum_is_the_only_exchange_on_any_number_of_devices():
     done = subprocess.run(
-        [sys.executable, "-c", COLLECTIVES], env=environment(3), capture_output=True, text=True
+        [sys.executable, "-c", COLLECTIVES],
+        env=clusters.environment(3),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
 
@@ -133,7 +133,7 @@ def test_processes_by_hand_need_all_that_describes_them():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-n", "2", "train"], "expected `discover` with its options"),
+        (["-n", "2", "evaluate"], "expected `discover` or `train` with its options"),
         (["-n", "1000000", "discover", "--out", "x"], "processes is 1000000; expected at most"),
         (["-n", "2", "discover"], "out is not given"),
         (["-n", "2", "discover", "--out=x", "--process=1"], "--process is given"),
@@ -177,6 +177,56 @@ def test_a_supervisor_starts_all_again(tmp_path):
 
 # --- what takes minutes ---------------------------------------------------------------------------
 
+SMALL = (
+    "discover --start scratch --meta-steps 10 --evaluate-every 10 --checkpoint-every 3 "
+    "--block-size 1 --window 2 --lifetimes 30 60 --num-envs 2 --unroll 3 --hidden 6 "
+    "--validation-envs 2 --validation-unroll 3 --value-hidden 6 "
+    "--evaluate-on bandit:seed=1 --evaluate-updates 4 --evaluate-seeds 1 "
+)
+# Agents that act, learn and are differentiated, each of them a block: by the lean rule, by a small
+# Disco network, and in environments on the host.
+REAL = {
+    "lean": SMALL + "--rule lean --envs bandit chain --agents 2 --batch 4 --replay 16",
+    "disco": SMALL + "--rule disco --envs bandit --agents 4 --batch 4 --replay 16 --action-lstm 4 "
+    "--action-hidden 4 --prediction-size 4 --bins 5 --trajectory-lstm 6 --meta-lstm 4 "
+    "--net-width 4",
+    "host": SMALL + "--rule lean --envs gymnasium:CartPole-v1 --agents 2 --batch 2 "
+    "--replay-fraction 0",
+}
+
+
+def run_real(kind, out, count=1, *, ok=True, **more):
+    """A discovery with real agents; with `ok` all of its processes succeed, and else none."""
+    found = run(out, count, shlex.split(REAL[kind]), TOY_AGENTS="real", **more)
+    assert all((status == 0) == ok for status, _, _ in found), found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["lean", "disco"])
+def test_real_agents_discover_the_same_bits_in_any_layout(kind, tmp_path):
+    whole = tmp_path / "whole"
+    run_real(kind, whole)
+    assert max(float(row["life/number"]) for row in table(whole, "agents")) > 0
+    assert min(float(row["meta/eta_update_norm"]) for row in table(whole, "metrics")) > 0
+    for count, devices in [(2, 1), (2, 2), (1, 4)]:
+        out = tmp_path / f"{count}x{devices}"
+        run_real(kind, out, count, devices=devices)
+        assert_same_runs(whole, out)
+    # Two start, a process is killed, and one or four finish.
+    for victim, then in [(1, 1), (0, 4)]:
+        out = tmp_path / f"2, then {then}"
+        run_real(kind, out, 2, ok=False, TOY_SIGNAL=f"{victim} 8 {int(signal.SIGKILL)}")
+        run_real(kind, out, then)
+        assert_same_runs(whole, out)
+
+
+@pytest.mark.long
+def test_host_agents_discover_the_same_bits_in_two_processes(tmp_path):
+    pytest.importorskip("gymnasium")
+    run_real("host", tmp_path / "one")
+    run_real("host", tmp_path / "two", 2)
+    assert_same_runs(tmp_path / "one", tmp_path / "two")
+
 
 @pytest.mark.long
 @pytest.mark.parametrize(("count", "devices"), [(2, 1), (2, 2), (1, 4), (4, 1)])
@@ -198,7 +248,7 @@ def test_two_processes_start_and_four_finish(undisturbed, tmp_path):
 
 @pytest.mark.long
 def test_a_late_process_is_waited_for(undisturbed, tmp_path):
-    address = free_address()
+    address = clusters.free_address()
     first = start(tmp_path / "run", 0, 2, address)
     time.sleep(60)
     second = start(tmp_path / "run", 1, 2, address)
@@ -208,7 +258,7 @@ def test_a_late_process_is_waited_for(undisturbed, tmp_path):
 
 @pytest.mark.long
 def test_folders_that_are_not_shared_are_refused(tmp_path):
-    address = free_address()
+    address = clusters.free_address()
     started = [start(tmp_path / str(i), i, 2, address) for i in range(2)]
     found = [(*child.communicate(timeout=600), child.returncode) for child in started]
     assert [status for _, _, status in found] == [2, 2]
@@ -222,7 +272,7 @@ def test_random_kills_lose_nothing(undisturbed, tmp_path):
     out, chosen = tmp_path / "run", random.Random(0)
     kills, ends = 0, []
     while True:
-        address = free_address()
+        address = clusters.free_address()
         started = [start(out, i, 2, address, TOY_PAUSE="0.3") for i in range(2)]
         if kills < 20:
             wait_for_a_change(out, started)

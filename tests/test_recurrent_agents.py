@@ -17,7 +17,6 @@ from discorl.agent.optimiser import make_optimiser
 from discorl.discovery.agents import Agents
 from discorl.networks import Network, Recurrence
 from discorl.runs.metrics import TOTAL_LOSS
-from discorl.training import loop
 from discorl.training.evaluation import evaluate
 
 KEY = jax.random.key(7)
@@ -59,7 +58,7 @@ def test_a_resumed_run_with_an_lstm_is_the_same_bit_for_bit(trained, tmp_path, m
     few = MEMORY | {"updates": 5, "checkpoint_every": 2, "lstm": 16}  # ends amid episodes
     whole = discorl.train(**few, out=tmp_path / "whole")
     assert any(np.any(x) for x in jax.tree.leaves(whole.state.actor.recurrent_state))
-    monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr("discorl.training.config.CALL_SECONDS", 0.0)
     stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
     with pytest.raises(KeyboardInterrupt, match="stopped"):
         discorl.train(**few, out=tmp_path / "cut", track=stop)

@@ -21,7 +21,7 @@ from discorl.envs import Catch
 from discorl.rules.files import weights
 from discorl.runs import memory
 from discorl.runs.metrics import EPISODES, LENGTH, RETURN, SPEED, STEP, TOTAL_LOSS, WALL_TIME
-from discorl.training import capacity, loop, make_trainer
+from discorl.training import capacity, make_trainer
 from discorl.types import UserError
 
 SMALL = {"hidden": (16,), "action_lstm": 4, "action_hidden": (4,)}
@@ -80,11 +80,11 @@ def test_a_run_is_a_function_of_its_settings(tiny_run):
 
 
 def test_the_length_of_calls_changes_nothing(tiny_run, monkeypatch):
-    monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr("discorl.training.config.CALL_SECONDS", 0.0)
     rows = []
     one_by_one = discorl.train(**TINY, track=rows.append)
     assert [len(r) for r in rows] == [1] * 12
-    monkeypatch.setattr(loop, "CALL_SECONDS", 1000.0)
+    monkeypatch.setattr("discorl.training.config.CALL_SECONDS", 1000.0)
     rows.clear()
     at_once = discorl.train(**TINY, track=rows.append)
     assert [len(r) for r in rows] == [1, 5, 6]
@@ -253,7 +253,7 @@ def test_resuming_a_finished_run_gives_its_results(tmp_path, tiny_run):
 
 def test_checkpoints_stay_at_their_multiples_after_a_stop(tmp_path, monkeypatch):
     run = tmp_path / "run"
-    monkeypatch.setattr(loop, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr("discorl.training.config.CALL_SECONDS", 0.0)
     stop = lambda rows: signal.raise_signal(signal.SIGINT)  # noqa: E731
     with pytest.raises(
         KeyboardInterrupt, match=r"stopped; continue with resume='.*/run'"

@@ -1,10 +1,12 @@
 """A discovery whose agents cost nothing to compile: what is left is the machinery.
 
-As a script it is `discorl` with such agents. TOY_PAUSE in the environment is how long each
-meta-step sleeps; TOY_SIGNAL is a process, the step in which it gets a signal, and the signal.
+As a script it is `discorl` with such agents, or with real ones if TOY_AGENTS in the environment is
+"real". TOY_PAUSE is how long each meta-step sleeps; TOY_SIGNAL is a process, the step in which it
+gets a signal, and the signal.
 """
 
 import dataclasses
+import functools
 import os
 import shlex
 import time
@@ -28,11 +30,11 @@ COMMAND = shlex.split(
 )
 
 
-class ToyPopulation(Population):
+class MortalPopulation(Population):
     """Takes its time, and ends its process when it is told to."""
 
     def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options, agents=Toys)
+        super().__init__(*arguments, **options)
         self._steps = 0
 
     def meta_step(self, state):
@@ -81,13 +83,15 @@ class ToyScoring:
         return Score(dict.fromkeys(self._names, total), dict.fromkeys(self._names, total))
 
 
-def install():
-    """Every discovery of this process has toys for agents."""
-    methods.Population = ToyPopulation
-    loop.Scoring = ToyScoring
+def install(*, real_agents=False):
+    """Every discovery of this process is mortal, and has toys for agents unless told otherwise."""
+    methods.Population = MortalPopulation
+    if not real_agents:
+        methods.Population = functools.partial(MortalPopulation, agents=Toys)
+        loop.Scoring = ToyScoring
     loop.curves = types.SimpleNamespace(discovery_curve=lambda *_, **__: None)
 
 
 if __name__ == "__main__":
-    install()
+    install(real_agents=os.environ.get("TOY_AGENTS") == "real")
     cli.main()

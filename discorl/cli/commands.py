@@ -10,13 +10,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import tyro
 
 from discorl.types import UserError, settings
 
+if TYPE_CHECKING:
+    from discorl.runs.processes import Cluster
+
 RUNS = Path("runs")
+WHERE = ("track", "coordinator", "processes", "process")  # options of a run that is resumed
 
 Arguments = TypeVar("Arguments")
 Made = TypeVar("Made")
@@ -153,9 +157,34 @@ class RunOptions:
     track: Annotated[str | None, UNSET] = None
     """Send the metrics to `wandb` or `trackio` as well, optionally with arguments of their `init`
     (`wandb:project=mine,mode=offline`)."""
+    resume_if_exists: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """If --out holds a run already, continue it with its own settings; for schedulers that start a
+    command again."""
+    distributed: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """This is one of several processes that a scheduler started with the same command."""
+    coordinator: Annotated[str | None, UNSET] = None
+    """Without a scheduler: HOST:PORT of process 0, the same for all processes."""
+    processes: Annotated[int | None, UNSET] = None
+    """How many processes there are."""
+    process: Annotated[int | None, UNSET] = None
+    """Number of this process, from 0."""
 
     def __post_init__(self) -> None:
         """Checks nothing: the function that configures a run does."""
+
+    @property
+    def cluster(self) -> "Cluster | bool":
+        """The processes of the run; False: only this one."""
+        from discorl.runs.processes import Cluster  # here: it would slow down `discorl --help`
+
+        by_hand = Cluster(self.coordinator, self.processes, self.process)
+        return self.distributed if by_hand == Cluster() else by_hand
+
+    def directory(self, name: str) -> Path:
+        """The directory of a new run, by default one after this name."""
+        if self.out is None and (self.cluster or self.resume_if_exists):
+            raise UserError("out is not given; expected a folder, the same for every start")
+        return self.out or free_directory(name)
 
 
 def parse(

@@ -2,16 +2,14 @@
 
 import dataclasses
 import math
-from typing import Annotated
 
 import tyro
 
 from discorl.cli.commands import (
-    UNSET,
+    WHERE,
     Command,
     Result,
     RunOptions,
-    free_directory,
     parse,
     peek,
     refuse_other_settings,
@@ -27,10 +25,6 @@ from discorl.discovery import (
 )
 from discorl.runs import processes
 from discorl.runs.metrics import SCORE, recent_return, recent_score
-from discorl.runs.processes import Cluster
-from discorl.types import UserError
-
-CLUSTER_OPTIONS = ("coordinator", "processes", "process")  # and the flag --distributed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,17 +38,6 @@ class _Arguments(RunOptions, DiscoverConfig):
     evaluate_on: tuple[str, ...] = ()  # type: ignore[assignment]
     """Environments of the evaluation, such as members held out of a family
     (`grid:seed=1,split=held_out`)."""
-    resume_if_exists: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """If --out holds a run already, continue it with its own settings; for schedulers that start a
-    command again."""
-    distributed: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """This is one of several processes that a scheduler started with the same command."""
-    coordinator: Annotated[str | None, UNSET] = None
-    """Without a scheduler: HOST:PORT of process 0, the same for all processes."""
-    processes: Annotated[int | None, UNSET] = None
-    """How many processes there are."""
-    process: Annotated[int | None, UNSET] = None
-    """Number of this process, from 0."""
 
     population: tyro.conf.Fixed[tuple[GroupConfig, ...]] = ()
 
@@ -68,27 +51,19 @@ def discover_command(arguments: list[str], program: str) -> Result:
             resume=parsed.resume,
             accept_changes=parsed.accept_changes,
             track=parsed.track,
-            distributed=_cluster(parsed),
+            distributed=parsed.cluster,
         )
     else:
-        again = bool(_cluster(parsed)) or parsed.resume_if_exists
-        if parsed.out is None and again:
-            raise UserError("out is not given; expected a folder, the same for every start")
         result = result_of(
             discover,
             config,
-            out=parsed.out or free_directory(f"discover-{config.preset}"),
+            out=parsed.directory(f"discover-{config.preset}"),
             resume_if_exists=parsed.resume_if_exists,
             track=parsed.track,
-            distributed=_cluster(parsed),
+            distributed=parsed.cluster,
         )
     silent = processes.index() > 0
     return Result(_data(result), _text(result), ok=result.finished, silent=silent)
-
-
-def _cluster(parsed: _Arguments) -> bool | Cluster:
-    by_hand = Cluster(parsed.coordinator, parsed.processes, parsed.process)
-    return parsed.distributed if by_hand == Cluster() else by_hand
 
 
 def _parse(arguments: list[str], program: str) -> tuple[_Arguments, DiscoverConfig]:
@@ -99,7 +74,7 @@ def _parse(arguments: list[str], program: str) -> tuple[_Arguments, DiscoverConf
     start = _Arguments(**values_of(defaults, DiscoverConfig) | names)
     parsed = parse(_Arguments, start, arguments, program, discover_command.__doc__)
     if parsed.resume is not None:
-        refuse_other_settings(parsed.resume, arguments, program, "track", *CLUSTER_OPTIONS)
+        refuse_other_settings(parsed.resume, arguments, program, *WHERE)
     given = values_of(parsed, DiscoverConfig)
     del given["population"]
     for option, default in tasks.items():  # names alone would lose the settings of their agents

@@ -27,21 +27,24 @@ USAGE_ERROR = 2  # exit status of a command that would fail again in the same wa
 
 
 def launch_command(arguments: list[str], program: str) -> Result:
-    """Run `discorl discover` in several processes on this machine, and restart them if they fail.
+    """Run `discover` or `train` in several processes on this machine; restart them if they fail.
 
     A restarted run goes on from its last checkpoint. Ctrl-C and SIGTERM save it and end all.
     """
     parser = argparse.ArgumentParser(prog=program, description=launch_command.__doc__)
     parser.add_argument("-n", "--processes", type=int, required=True, help="how many to start")
     parser.add_argument("--restarts", type=int, default=100, help="how often to start them again")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="discover --out FOLDER ...")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="discover or train, --out FOLDER, ..."
+    )
     given = parser.parse_args(arguments)
     validation.integer("processes", given.processes, least=1)
     validation.integer("restarts", given.restarts, least=0)
     memory.check_processes("processes", given.processes)
-    if given.command[:1] != ["discover"]:
+    if given.command[:1] not in (["discover"], ["train"]):
         raise UserError(
-            f"cannot launch {' '.join(given.command)!r}; expected `discover` with its options"
+            f"cannot launch {' '.join(given.command)!r}; expected `discover` or `train` with its "
+            "options"
         )
     names = {option.partition("=")[0] for option in given.command}
     if own := sorted(names & {"--coordinator", "--processes", "--process", "--distributed"}):

@@ -8,10 +8,10 @@ from typing import Annotated
 import tyro
 
 from discorl.cli.commands import (
+    WHERE,
     Command,
     Result,
     RunOptions,
-    free_directory,
     parse,
     peek,
     refuse_other_settings,
@@ -19,6 +19,7 @@ from discorl.cli.commands import (
     values_of,
 )
 from discorl.envs import references
+from discorl.runs import processes
 from discorl.runs.metrics import STEP
 from discorl.training import TrainConfig, TrainResult, configure, train
 from discorl.training.presets import small_preset
@@ -49,6 +50,7 @@ def train_command(arguments: list[str], program: str) -> Result:
             resume=parsed.resume,
             accept_changes=parsed.accept_changes,
             track=parsed.track,
+            distributed=parsed.cluster,
         )
     else:
         small = small_preset(config.preset)
@@ -56,9 +58,17 @@ def train_command(arguments: list[str], program: str) -> Result:
             paper = f"preset {config.preset} is the paper's, for accelerators"
             print(f"{paper}; for a few CPU cores: --preset {small}", file=sys.stderr)
         rule = Path(config.rule).stem if config.rule.endswith(".npz") else config.rule
-        out = parsed.out or free_directory(f"{rule}-{config.env}")
-        result = result_of(train, config, out=out, start=parsed.start, track=parsed.track)
-    return Result(_data(result), _text(result), ok=result.finished and not result.lost.all())
+        result = result_of(
+            train,
+            config,
+            out=parsed.directory(f"{rule}-{config.env}"),
+            resume_if_exists=parsed.resume_if_exists,
+            start=parsed.start,
+            track=parsed.track,
+            distributed=parsed.cluster,
+        )
+    ok = result.finished and not result.lost.all()
+    return Result(_data(result), _text(result), ok=ok, silent=processes.index() > 0)
 
 
 def _parse(arguments: list[str], program: str) -> tuple[_Arguments, TrainConfig]:
@@ -67,7 +77,7 @@ def _parse(arguments: list[str], program: str) -> tuple[_Arguments, TrainConfig]
     start = _Arguments(**values_of(defaults, TrainConfig))
     parsed = parse(_Arguments, start, arguments, program, train_command.__doc__)
     if parsed.resume is not None:
-        refuse_other_settings(parsed.resume, arguments, program, "track")
+        refuse_other_settings(parsed.resume, arguments, program, *WHERE)
     given = values_of(parsed, TrainConfig)
     if "updates" not in peek(arguments, program, "updates"):
         del given["updates"]

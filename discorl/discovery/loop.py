@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,7 +22,6 @@ from discorl.discovery.start import (
     COSTS,
     IMITATED,
     SCRATCH,
-    check_same_settings,
     check_start,
     kept_costs,
     kept_start,
@@ -41,6 +39,7 @@ from discorl.runs import (
     curves,
     memory,
     processes,
+    shared,
     tracking,
 )
 from discorl.runs.files import write_atomically
@@ -49,10 +48,9 @@ from discorl.runs.interrupts import Stopped, interrupts
 from discorl.runs.metrics import BEST_SCORE, WALL_TIME
 from discorl.runs.processes import Cluster
 from discorl.runs.progress import Progress
-from discorl.runs.shared import SharedRun
 from discorl.runs.tracking import Log, Track
 from discorl.runs.versions import versions
-from discorl.types import Params, UserError
+from discorl.types import Params
 
 
 def discover(
@@ -99,16 +97,13 @@ def discover(
     own_rule = None if isinstance(rule, str) else rule
     if isinstance(rule, str):
         settings["rule"] = rule
-    check_source(config, settings, out=out, resume=resume)
-    if distributed and out is None and resume is None:
-        raise UserError("out is None; expected a folder that all processes share")
+    check_source(config, settings, out=out, resume=resume, shared=bool(distributed))
     followers = tracking.make(track)
     compilation.enable_cache()
     with processes.joined(distributed), contextlib.ExitStack() as stack:
-        runs = SharedRun if processes.count() > 1 else Run
+        runs = shared.run_class()
         run = None
-        exists = out is not None and Path(out, "config.json").exists()
-        if resume_if_exists and processes.exchange(exists)[0]:
+        if resume_if_exists and out is not None and shared.exists(out):
             resume, out, config, settings = out, None, None, {}
         if resume is not None:
             run = stack.enter_context(runs.open(resume, accept_changes=accept_changes))
@@ -119,7 +114,7 @@ def discover(
             config = dataclasses.replace(config, rule=rules.text_of(own_rule))
         tell_of_sizes_left_out(config)
         built, eta = starting_rule(config, kept_start(run), own_rule)
-        check_same_settings(config)
+        processes.require_same(config.as_dict())
         method = make_method(config, built, kept_costs(run))
         stack.callback(method.close)
         check_start(config, built, method.host_environments)

@@ -14,7 +14,7 @@ from discorl import rules
 from discorl.discovery import distributions
 from discorl.discovery.config import DiscoverConfig
 from discorl.rules import Disco, Rule
-from discorl.runs import Run, processes
+from discorl.runs import Run
 from discorl.runs.schemas import read_json
 from discorl.types import Key, Params, UserError
 
@@ -93,14 +93,6 @@ def check_start(config: DiscoverConfig, rule: Rule, host_environments: Sequence[
             "the rule is without q, whose advantages would improve its policy targets: expected "
             f"target_improvement 0 and a start other than {IMITATED!r}"
         )
-
-
-def check_same_settings(config: DiscoverConfig) -> None:
-    """Refuses processes that would discover different rules."""
-    for number, other in enumerate(processes.exchange(config.as_dict())):
-        if other != config.as_dict():
-            names = ", ".join(name for name, x in config.as_dict().items() if x != other[name])
-            raise UserError(f"process {number} has other settings than this one: {names}")
 
 
 def kept_costs(run: Run | None) -> list[float]:

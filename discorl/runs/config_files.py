@@ -47,8 +47,13 @@ def read_settings(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     return described["config"]
 
 
-def check_source(config: Any, given: Mapping[str, Any], *, out: Any, resume: Any) -> None:
-    """Refuses a run whose settings would come from several places, or from nowhere."""
+def check_source(
+    config: Any, given: Mapping[str, Any], *, out: Any, resume: Any, shared: bool
+) -> None:
+    """Refuses a run whose settings would come from several places, or from nowhere.
+
+    Several processes, if the run is `shared`, need a directory.
+    """
     for name, place in (("out", out), ("resume", resume)):
         if place is not None and not os.fspath(place):
             raise UserError(f"{name} is {place!r}; expected a directory")
@@ -56,6 +61,8 @@ def check_source(config: Any, given: Mapping[str, Any], *, out: Any, resume: Any
         raise UserError("give one of config, resume and single settings, not several of them")
     if resume is not None and out is not None:
         raise UserError("a resumed run goes on in its own directory: give either resume or out")
+    if shared and out is None and resume is None:
+        raise UserError("out is None; expected a folder that all processes share")
 
 
 def config_of(run: Run, kind: type[Config], values: Mapping[str, Any] | None = None) -> Config:

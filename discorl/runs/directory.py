@@ -180,10 +180,19 @@ class Run:
             self._tables[table].append(rows)
             self._tensorboard.log(rows, table)
 
-    def save(self, update: int, state: PyTree, *, keep: int = KEEP, finite: bool = True) -> None:
+    def save(
+        self,
+        update: int,
+        state: PyTree,
+        *,
+        keep: int = KEEP,
+        finite: bool = True,
+        parts: Sequence[str] = (),
+    ) -> None:
         """Writes a checkpoint, then deletes all but the newest `keep`.
 
-        The newest one with `finite` parameters is always kept.
+        The newest one with `finite` parameters is always kept. `parts` are names of files beside
+        the checkpoint that hold the rest of it.
         """
         self._check_writable()
         present = self.checkpoint_updates()
@@ -200,7 +209,7 @@ class Run:
                 table.sync()
             self._tensorboard.flush()
             (self.path / "checkpoints").mkdir(exist_ok=True)
-            checkpoints.save(self._checkpoint(update), state, self._parts(update))
+            checkpoints.save(self._checkpoint(update), state, parts)
             last_finite = update if finite else self._manifest.finite_checkpoint
             self._note(tables=self._prefixes(), checkpoint=update, finite_checkpoint=last_finite)
             self._prune(keep)
@@ -312,11 +321,6 @@ class Run:
     def _exchange(self, value: Any) -> list[Any]:
         """What every process says that has the run open; here there is only this one."""
         return [value]
-
-    def _parts(self, update: int) -> list[str]:
-        """Names of the other files of a checkpoint."""
-        del update
-        return []
 
     def _check_writable(self) -> None:
         if self._lock is None:

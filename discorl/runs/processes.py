@@ -11,7 +11,7 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -19,7 +19,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from discorl.runs import memory
-from discorl.types import PassingError, UserError, validation
+from discorl.types import PassingError, PyTree, UserError, validation
 
 HEARTBEAT_SECONDS = 20  # after which a silent process counts as dead
 START_SECONDS = 600  # that processes wait for each other at the start
@@ -169,6 +169,30 @@ def exchange(value: Any) -> list[Any]:
         pickle.loads(row[:size].tobytes())  # from processes of our own
         for row, size in zip(gathered, sizes, strict=True)
     ]
+
+
+def require_same(settings: Mapping[str, Any]) -> None:
+    """Refuses processes that were given different settings."""
+    for number, other in enumerate(exchange(settings)):
+        if other != settings:
+            names = ", ".join(name for name, value in settings.items() if value != other[name])
+            raise UserError(f"process {number} has other settings than this one: {names}")
+
+
+def gather(tree: PyTree) -> PyTree:
+    """The tree with all of its arrays whole in this process, on the host if they were split."""
+
+    def whole(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+            return leaf
+        if leaf.is_fully_replicated:
+            return leaf.addressable_data(0)
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            data = whole(jax.random.key_data(leaf))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.tree.map(whole, tree)
 
 
 def together(function: Callable[[], Answer]) -> list[Answer]:

@@ -65,29 +65,55 @@ class SharedRun(Run):
         if self.writes:
             super().log(rows, table)
 
-    def save(self, update: int, state: PyTree, *, keep: int = KEEP, finite: bool = True) -> None:
-        """See `Run.save`; every process gives the arrays that it has."""
+    def save(
+        self,
+        update: int,
+        state: PyTree,
+        *,
+        keep: int = KEEP,
+        finite: bool = True,
+        parts: Sequence[str] = (),
+    ) -> None:
+        """See `Run.save`; every process gives the arrays that it has, or None."""
 
-        def save_part() -> None:
-            if not self.writes:
-                with folders.troubles_reported(self.path, "this checkpoint was not written"):
-                    checkpoints.save(self._part(update, processes.index()), state)
+        def save_part() -> str | None:
+            if self.writes or state is None:
+                return None
+            folder = self.path / "checkpoints"
+            part = folders.part_of_checkpoint(folder, update, processes.index())
+            with folders.troubles_reported(self.path, "this checkpoint was not written"):
+                checkpoints.save(part, state)
+            return part.name
+
+        written = [name for name in processes.together(save_part) if name]
 
         def save() -> None:
             if self.writes:
-                super(SharedRun, self).save(update, state, keep=keep, finite=finite)
+                every = [*parts, *written]
+                super(SharedRun, self).save(update, state, keep=keep, finite=finite, parts=every)
 
-        processes.together(save_part)
         processes.together(save)
 
-    def _parts(self, update: int) -> list[str]:
-        return [self._part(update, i).name for i in range(1, processes.count())]
-
-    def _part(self, update: int, process: int) -> Path:
-        return folders.part_of_checkpoint(self.path / "checkpoints", update, process)
+    def restore(
+        self, template: PyTree, part: str = "", *, up_to: int | None = None
+    ) -> tuple[int, PyTree] | None:
+        """See `Run.restore`; the tables are cut back when it returns, in all processes."""
+        found = super().restore(template, part, up_to=up_to)
+        processes.exchange(None)
+        return found
 
     def _exchange(self, value: Any) -> list[Any]:
         return processes.exchange(value)
+
+
+def run_class() -> type[Run]:
+    """The class of a run that all processes make or open together."""
+    return SharedRun if processes.count() > 1 else Run
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a run, as process 0 sees it."""
+    return processes.exchange(Path(path, "config.json").exists())[0]
 
 
 def _check_shared(path: Path) -> None:

@@ -1,9 +1,11 @@
-"""Making trainers, from settings or from an existing run."""
+"""Making trainers, from settings or from an existing run, and the directories of runs."""
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from discorl.agent.assembly import NetworkFactory, make_learner
 from discorl.agent.config import AgentConfig
 from discorl.envs import Environment, GymnaxLike, HostEnvironment, conformance, references
 from discorl.rules import Rule
-from discorl.runs import Run, config_of
+from discorl.runs import Run, config_of, processes, shared
 from discorl.training.compiled.trainer import CompiledTrainer, ProgramCache
 from discorl.training.config import TrainConfig
 from discorl.training.host.trainer import HostTrainer
@@ -131,6 +133,41 @@ def check_environment(environment: Environment | HostEnvironment, name: str) -> 
                 f"{name} breaks the contract of environments: {finding.detail}. `discorl envs "
                 "check`, or discorl.envs.conformance.check in Python, tells what else there is"
             )
+
+
+def check_processes(config: TrainConfig, environment: Environment | HostEnvironment) -> None:
+    """Refuses what several processes cannot train together."""
+    count = processes.count()
+    if count == 1:
+        return
+    if isinstance(environment, HostEnvironment):
+        raise UserError(
+            f"env is {config.env}, which runs on the host, and there are {count} processes: "
+            "expected an environment written in JAX, or one process"
+        )
+    if config.seeds > 1:
+        raise UserError(
+            f"seeds is {config.seeds}; expected 1: {count} processes train one agent; `discorl "
+            "compare --executor` trains many"
+        )
+    if config.agent.data_parallel % count:
+        raise UserError(
+            f"data_parallel is {config.agent.data_parallel}; expected a multiple of the number of "
+            f"processes, {count}"
+        )
+
+
+def create_run(out: str | os.PathLike[str], trainer: Trainer, **objects: Any) -> Run:
+    """Creates a run directory that records the user's own objects, with a copy of the rule."""
+    config = trainer.config
+    own = {name: given is not None for name, given in objects.items()}
+    file = None if own["rule"] else rules.find(config.rule, config.rules_path)
+    settings = config.as_dict() | {"own": own}
+    run = shared.run_class().create(out, settings, copies={RULE_FILE: file})
+    if file is None and run.writes and jax.tree.leaves(trainer.eta):
+        trainer.learner.rule.save(run.path / RULE_FILE, trainer.eta)
+        run.note_file(RULE_FILE)
+    return run
 
 
 def load_trainer(

@@ -18,6 +18,7 @@ DEFAULT_ENVIRONMENT = "catch"
 MOST_UPDATES = 2**31 - 1  # a state counts them in 32 bits
 MOST_EPISODES = 1_000_000  # of an evaluation
 LONGEST_CALL = 256  # updates that one call of the compiled program may make
+CALL_SECONDS = 1.0  # how long a call should take, so that progress shows and Ctrl-C is heard
 BUDGETS = ("updates", "steps", "total_timesteps")  # of which a run has one
 
 
@@ -80,6 +81,17 @@ class TrainConfig:
         for name in ("checkpoint_every", "eval_every"):
             whole = getattr(self, name) % self.log_every == 0
             fields.require(whole, name, f"a multiple of log_every, {self.log_every}")
+
+    def call_length(self, done: int, rate: float) -> int:
+        """Updates of the next call: about a second's worth, in whole rows of metrics.
+
+        `rate` is the number of updates a second, 0 if it is not known.
+        """
+        every = self.log_every
+        wished = max(1, round(rate * CALL_SECONDS / every)) * every
+        stops = [self.checkpoint_every, *([self.eval_every] if self.eval_every else [])]
+        to_stop = min(stop - done % stop for stop in stops)
+        return min(wished, LONGEST_CALL // every * every, to_stop, self.updates - done)
 
     def as_dict(self) -> dict[str, Any]:
         """The settings as JSON can hold them; `settings.build` reads them back."""

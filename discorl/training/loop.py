@@ -16,7 +16,7 @@ from discorl import envs, rules
 from discorl.agent.assembly import NetworkFactory
 from discorl.envs import Environment, GymnaxLike, references
 from discorl.envs.host import EnvironmentFailure, HostEnvironment
-from discorl.runs import Run, check_source, compilation, curves, tracking
+from discorl.runs import Run, check_source, compilation, curves, processes, shared, tracking
 from discorl.runs.files import write_errors_reported
 from discorl.runs.history import History
 from discorl.runs.interrupts import Stopped, interrupts
@@ -30,20 +30,25 @@ from discorl.runs.metrics import (
     merge,
     recent_return,
 )
+from discorl.runs.processes import Cluster
 from discorl.runs.progress import Progress
 from discorl.runs.tracking import Log, Track
 from discorl.training import capacity, selection
-from discorl.training.assembly import RULE_FILE, load_trainer, make_trainer, strangers_named
+from discorl.training.assembly import (
+    check_processes,
+    create_run,
+    load_trainer,
+    make_trainer,
+    strangers_named,
+)
 from discorl.training.compiled.trainer import ProgramCache
-from discorl.training.config import LONGEST_CALL, TrainConfig, configure
+from discorl.training.config import TrainConfig, configure
 from discorl.training.result import TrainResult, finite_by_seed
 from discorl.training.selection import Best, Checkpoint
 from discorl.training.state import TrainState
 from discorl.training.trainer import Trainer
 from discorl.training.warm_start import start_from
 from discorl.types import UserError
-
-CALL_SECONDS = 1.0  # how long a call should take, so that progress shows and Ctrl-C is heard
 
 
 def train(
@@ -52,10 +57,12 @@ def train(
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     accept_changes: bool = False,
+    resume_if_exists: bool = False,
     start: str | os.PathLike[str] | None = None,
     rule: rules.Given | None = None,
     environment: Environment | HostEnvironment | GymnaxLike | None = None,
     network: NetworkFactory | None = None,
+    distributed: bool | Cluster = False,
     track: Track = None,
     programs: ProgramCache | None = None,
     **settings: Any,
@@ -67,6 +74,7 @@ def train(
         out: the run directory to make; None keeps nothing on disk.
         resume: a run directory to continue, in place of settings.
         accept_changes: whether to resume a run whose files were changed since it stopped.
+        resume_if_exists: if `out` holds a run already, go on with it, with its own settings.
         start: directory of a training run whose network parameters the new run starts from. The
             optimiser and replay start fresh.
         rule: the rule: a text that names it, or a rule of your own, with its parameters as a pair
@@ -75,6 +83,9 @@ def train(
             one by name.
         network: makes a network of your own from the rule's `OutputSpec` and the observation's
             shapes and dtypes.
+        distributed: whether this is one of several processes that train one agent together, with
+            the same arguments; see `discorl.discover`. `data_parallel` is a multiple of their
+            number, and the environment is written in JAX.
         track: where metrics go besides the run directory: "wandb" or "trackio", optionally with
             arguments of their `init` ("wandb:project=mine,mode=offline"), a function that is called
             with new rows as they come, a `discorl.Tracker`, or a list of these.
@@ -96,17 +107,20 @@ def train(
     own_rule = None if isinstance(rule, str) else rule
     if isinstance(rule, str):
         settings["rule"] = rule
-    check_source(config, settings, out=out, resume=resume)
+    check_source(config, settings, out=out, resume=resume, shared=bool(distributed))
     if resume is not None and start is not None:
         raise UserError("a resumed run has its own parameters: give either resume or start")
     followers = tracking.make(track)
     compilation.enable_cache()
     if environment is not None or network is not None:
         programs = None  # which are told apart by names
-    with contextlib.ExitStack() as stack:
+    with processes.joined(distributed), contextlib.ExitStack() as stack:
         run = None
+        if resume_if_exists and out is not None and shared.exists(out):
+            resume, out, start = out, None, None
         if resume is not None:
-            run = stack.enter_context(Run.open(resume, accept_changes=accept_changes))
+            runs = shared.run_class()
+            run = stack.enter_context(runs.open(resume, accept_changes=accept_changes))
             trainer = load_trainer(run, environment, network, own_rule, programs)
         else:
             if config is None:
@@ -119,13 +133,15 @@ def train(
             trainer = make_trainer(
                 config, environment, network=network, rule=own_rule, programs=programs
             )
+        check_processes(trainer.config, trainer.environment)
+        processes.require_same(trainer.config.as_dict())
         with strangers_named(trainer):
             template = jax.eval_shape(trainer.init)
         capacity.check_state(trainer.config, template)
         first = None if start is None else start_from(trainer, start)
         if out is not None:
             run = stack.enter_context(
-                _create(out, trainer, environment=environment, network=network, rule=own_rule)
+                create_run(out, trainer, environment=environment, network=network, rule=own_rule)
             )
         config = trainer.config
         name = f"{config.rule} on {config.env}"
@@ -135,18 +151,6 @@ def train(
     if not result.finished:
         raise Stopped(result)
     return result
-
-
-def _create(out: str | os.PathLike[str], trainer: Trainer, **objects: Any) -> Run:
-    """Creates a run directory that records the user's own objects, with a copy of the rule."""
-    config = trainer.config
-    own = {name: given is not None for name, given in objects.items()}
-    file = None if own["rule"] else rules.find(config.rule, config.rules_path)
-    run = Run.create(out, config.as_dict() | {"own": own}, copies={RULE_FILE: file})
-    if file is None and jax.tree.leaves(trainer.eta):
-        trainer.learner.rule.save(run.path / RULE_FILE, trainer.eta)
-        run.note_file(RULE_FILE)
-    return run
 
 
 class _Loop:
@@ -180,7 +184,7 @@ class _Loop:
             return self._finish(state, finished=True)
         stopped = False
         saved = done
-        rate = 0.0  # updates a second
+        rate = 0.0  # updates a second, as process 0 measured them
         with strangers_named(self._trainer):
             self._trainer.start(state)
         with (
@@ -189,22 +193,22 @@ class _Loop:
             interrupts() as interrupted,
         ):
             while done < config.updates and not stopped:
-                count = self._call_length(done, rate)
+                count = config.call_length(done, rate)
                 try:
                     with compilation.Stopwatch() as watch:
                         state, metrics, count = self._trainer.run(state, count)
                     self._log(done, count, metrics, watch.seconds)
-                    rate = count / watch.seconds
+                    rate = processes.exchange(count / watch.seconds)[0]
                     done += count
                     self._evaluate_if_due(done, state)
                 except EnvironmentFailure as error:
                     raise self._give_up(done, saved, state, error) from error
-                stopped = interrupted()
+                stopped = any(processes.exchange(interrupted()))
                 if done == config.updates or stopped or done % config.checkpoint_every == 0:
                     self._save(done, state)
                     saved = done
                 progress.update(done, self._headline(), self._seconds)
-        return self._finish(state, finished=done == config.updates)
+        return self._finish(processes.gather(state), finished=done == config.updates)
 
     def _start(self) -> tuple[int, TrainState]:
         restored = self._restore()
@@ -220,7 +224,7 @@ class _Loop:
         if self._config.eval_every:
             self._best = Best.none_yet(state.learner.params, self._config.seeds)
         if self._run is not None and self._first is not None:
-            self._run.save(0, Checkpoint.of(state, self._best))  # which a resume goes back to
+            self._save_state(0, state)  # which a resume goes back to
         return 0, state
 
     def _restore(self) -> tuple[int, TrainState] | None:
@@ -254,15 +258,6 @@ class _Loop:
             f"{error}. The run is saved as of update {done}; go on with `--resume {self._run.path}`"
         )
 
-    def _call_length(self, done: int, rate: float) -> int:
-        """Updates of the next call: about a second's worth, in whole rows of metrics."""
-        config = self._config
-        every = config.log_every
-        wished = max(1, round(rate * CALL_SECONDS / every)) * every
-        stops = [config.checkpoint_every, *([config.eval_every] if config.eval_every else [])]
-        to_stop = min(stop - done % stop for stop in stops)
-        return min(wished, LONGEST_CALL // every * every, to_stop, config.updates - done)
-
     def _log(
         self, done: int, count: int, metrics: Mapping[str, np.ndarray], seconds: float
     ) -> None:
@@ -290,7 +285,8 @@ class _Loop:
         every, updates = self._config.eval_every, self._config.updates
         if self._best is None or not done or (done % every and done < updates):
             return False
-        if done in self._evaluations.columns("update").get("update", ())[-1:]:
+        newest = self._evaluations.columns("update").get("update", ())[-1:]
+        if processes.exchange(done in newest)[0]:
             return False
         with compilation.Stopwatch() as watch, strangers_named(self._trainer):
             self._best, rows = selection.evaluate(self._trainer, state, done, self._best)
@@ -315,14 +311,18 @@ class _Loop:
     def _save(self, done: int, state: TrainState) -> None:
         if self._run is None:
             return
-        finite = finite_by_seed(state.learner.params, self._config.seeds).all()
-        self._run.save(done, Checkpoint.of(state, self._best), finite=bool(finite))
-        with write_errors_reported(self._run.curve_path):
-            curves.learning_curve(
-                self._run.curve_path,
-                self._history.columns(),
-                title=f"{self._config.rule} on {self._config.env}",
-            )
+        self._save_state(done, state)
+        if self._run.writes:
+            with write_errors_reported(self._run.curve_path):
+                title = f"{self._config.rule} on {self._config.env}"
+                curves.learning_curve(self._run.curve_path, self._history.columns(), title=title)
+
+    def _save_state(self, done: int, state: TrainState) -> None:
+        """Writes a checkpoint; of several processes the one that writes the run does."""
+        assert self._run is not None
+        checkpoint = Checkpoint.of(processes.gather(state), self._best)
+        finite = finite_by_seed(checkpoint.learner.params, self._config.seeds).all()
+        self._run.save(done, checkpoint if self._run.writes else None, finite=bool(finite))
 
     def _headline(self) -> dict[str, float]:
         """Of all seeds together."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discorl.runs import processes
 from discorl.runs.metrics import BEST_RETURN, EPISODES, LENGTH, RETURN, STEP
 from discorl.training.state import TrainState
 from discorl.training.trainer import Trainer
@@ -90,11 +91,11 @@ def evaluate(
     """
     config = trainer.config
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), _KEY), update)
-    params = state.learner.params
+    params, reached = processes.gather((state.learner.params, state.steps))
     played = trainer.play(params, key, episodes=config.eval_episodes)
     returns = played.returns.mean(axis=1)
     best = best.or_better(params, returns, update)
-    steps = np.broadcast_to(state.steps, config.seeds)
+    steps = np.broadcast_to(reached, config.seeds)
     rows = [
         {
             "update": update,

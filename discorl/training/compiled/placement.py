@@ -1,4 +1,4 @@
-"""Where a training state lives when a process has several devices."""
+"""Where a training state lives when there are several devices, in one process or in many."""
 
 import dataclasses
 from typing import Any
@@ -9,9 +9,20 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from discorl.training.config import TrainConfig
 from discorl.training.state import TrainState
-from discorl.types import PyTree
+from discorl.types import Array, PyTree
 
 _AXIS = "parts"
+
+
+def place(state: TrainState, shardings: Any) -> TrainState:
+    """The state spread as `placement` says; every process has all of it, or its own share of it."""
+
+    def placed(x: Array, sharding: NamedSharding) -> Array:
+        if x.sharding == sharding:
+            return x
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
+    return jax.tree.map(placed, state, shardings)
 
 
 def placement(config: TrainConfig, state: TrainState) -> Any:
@@ -19,14 +30,18 @@ def placement(config: TrainConfig, state: TrainState) -> Any:
 
     Several seeds are spread over the devices, each of which trains its own. A single agent is
     spread by its environments, replay and batch, if `data_parallel` says so; every device then has
-    the parameters.
+    the parameters. All processes take part with equally many devices.
     """
     parts = config.seeds if config.seeds > 1 else config.agent.data_parallel
-    devices = jax.local_devices()
-    count = max(n for n in range(1, len(devices) + 1) if parts % n == 0)
-    if count == 1:
+    devices: dict[int, list[jax.Device]] = {}
+    for device in jax.devices():
+        devices.setdefault(device.process_index, []).append(device)
+    most = min(map(len, devices.values()))
+    each = max((n for n in range(1, most + 1) if parts % (n * len(devices)) == 0), default=0)
+    chosen = [device for of_process in devices.values() for device in of_process[:each]]
+    if len(chosen) < 2:
         return None
-    mesh = Mesh(np.array(devices[:count]), (_AXIS,))
+    mesh = Mesh(np.array(chosen), (_AXIS,))
     split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((_AXIS,), ()))
 
     def everywhere(tree: PyTree, sharding: NamedSharding) -> PyTree:

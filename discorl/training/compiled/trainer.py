@@ -6,16 +6,18 @@ from collections.abc import Callable, Hashable, Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner
 from discorl.agent.optimiser import with_learning_rate
 from discorl.envs import Environment
+from discorl.runs import processes
 from discorl.runs.memory import runtime_reason
 from discorl.training import capacity
 from discorl.training.compiled import play
 from discorl.training.compiled.agent import CompiledAgent
-from discorl.training.compiled.placement import placement
+from discorl.training.compiled.placement import place, placement
 from discorl.training.config import TrainConfig
 from discorl.training.flops import flops
 from discorl.training.state import TrainState
@@ -67,12 +69,12 @@ class CompiledTrainer(Trainer):
         init = self._programs.get(("init", self._key()), self._make_init)
         state = init(keys if len(keys) > 1 else keys[0])
         # The program may have been compiled for a run with another learning rate.
-        return self._place(with_learning_rate(state, config.agent.optimiser.learning_rate))
+        return with_learning_rate(state, config.agent.optimiser.learning_rate)
 
     def _place(self, state: TrainState) -> TrainState:
         """The state on the devices that share it."""
         shardings = placement(self.config, state)
-        return state if shardings is None else jax.device_put(state, shardings)
+        return state if shardings is None else place(state, shardings)
 
     def start(self, state: TrainState) -> None:
         make = functools.partial(self._make_run, state)
@@ -89,6 +91,8 @@ class CompiledTrainer(Trainer):
             # Metrics come to the host at once; the state stays where it is.
             return state, jax.device_get(metrics), count
         except jax.errors.JaxRuntimeError as error:
+            if processes.count() > 1:  # most likely another one is gone; all start again
+                raise
             # The state was donated, so there is nothing left to save.
             raise UserError(f"{self.config.env} cannot go on: {runtime_reason(error)}") from error
 
@@ -120,12 +124,11 @@ class CompiledTrainer(Trainer):
             function = jax.vmap(function, in_axes=(0, None, None))
         count = jax.ShapeDtypeStruct((), jnp.int32)
         state = self._place(state)
-        shardings = placement(self.config, state)
-        run = jax.jit(
-            function,
-            donate_argnums=0,
-            out_shardings=None if shardings is None else (shardings, None),
-        )
+        out = None
+        if (shardings := placement(self.config, state)) is not None:
+            mesh = jax.tree.leaves(shardings)[0].mesh
+            out = shardings, NamedSharding(mesh, PartitionSpec())  # metrics are read everywhere
+        run = jax.jit(function, donate_argnums=0, out_shardings=out)
         compiled = run.lower(state, self.eta, count).compile()
         capacity.check_program(self.config, compiled)
         return compiled
