@@ -7,7 +7,7 @@ import pytest
 
 import discorl
 from discorl import envs
-from discorl.envs import conformance
+from discorl.envs import conformance, references
 from discorl.envs.suites import SUITES
 from discorl.rules.files import weights
 from discorl.runs.metrics import EPISODES, STEP, TOTAL_LOSS
@@ -216,6 +216,16 @@ def test_sokoban_by_hand():
     _, blocked = step(step(state, left, KEY)[0], left, KEY)  # a wall is there
     np.testing.assert_array_equal(blocked.observation, moved.observation)
     assert min(game.render(state).shape[:2]) >= 160
+
+
+@installed("gymnax")
+@installed("minigrid")
+def test_references_of_gymnax_and_minigrid():
+    assert envs.make("gymnax:Breakout-MinAtar").reference() == (0.4, 28)
+    assert envs.make("gymnax:Breakout-MinAtar,max_steps_in_episode=20").reference() is None
+    assert envs.make("gymnax:Catch-bsuite").reference() is None
+    for item in SUITES["minigrid"].names():
+        assert references.lookup("minigrid", item) == (0, 1)
 
 
 @installed("craftax")

@@ -1,4 +1,4 @@
-"""Published scores that returns are compared with, from `references.json`."""
+"""Scores that returns are compared with, published or measured, from `references.json`."""
 
 import functools
 import json
@@ -16,9 +16,10 @@ def _tables() -> dict[str, Any]:
 
 
 def lookup(table: str, item: str) -> Reference | None:
-    """The published ends of an item's scale, if there are any.
+    """The ends of an item's scale, if there are any.
 
-    Tables are `atari`, `procgen-easy`, `procgen-hard`, `crafter` and `craftax`.
+    Tables are `atari`, `procgen-easy`, `procgen-hard`, `crafter`, `craftax`,
+    `gymnax` and `minigrid`.
     """
     scores = _tables()[table]["scores"].get(item)
     return None if scores is None else Reference(*scores)

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discorl.envs import references
 from discorl.envs.actions import combinations
-from discorl.envs.base import Environment, GymnaxLike, Step
+from discorl.envs.base import Environment, GymnaxLike, Reference, Step
 from discorl.envs.native.arrays import fix_types, same_types
 from discorl.envs.native.pictures import draw_planes
 from discorl.types import Array, Key, PyTree, UserError, specs
@@ -45,7 +46,8 @@ def make(item: str, *, bins: int | None = None, **parameters: specs.Value) -> En
                 f"gymnax:{item} has no parameter {name!r}; {specs.nearest(name, known)}"
             )
     fitted = {name: _fit(item, name, value, known[name]) for name, value in parameters.items()}
-    return adapt(environment, settings.replace(**fitted), bins=bins, item=item)
+    adapted = adapt(environment, settings.replace(**fitted), bins=bins, item=item)
+    return dataclasses.replace(adapted, scored=not parameters)
 
 
 def adapt(
@@ -111,6 +113,7 @@ class Gymnax(Environment[PyTree]):
     environment: Any  # gymnax's
     settings: Any  # gymnax's parameters
     actions: np.ndarray  # [A, ...], what each action is to gymnax
+    scored: bool = False  # whether it is gymnax's own, with its own parameters
 
     @property
     def name(self) -> str:
@@ -146,6 +149,10 @@ class Gymnax(Environment[PyTree]):
         if isinstance(space, gymnax.environments.spaces.Discrete):
             return jax.nn.one_hot(observation, space.n, dtype=bool)
         return observation
+
+    def reference(self) -> Reference | None:
+        """From random play to the trained agents that gymnax lists, for a few of them."""
+        return references.lookup("gymnax", self.item) if self.scored else None
 
     def render(self, state: PyTree) -> np.ndarray | None:
         """A picture of MinAtar's planes, one colour each; None for other environments."""

@@ -10,7 +10,8 @@ import numpy as np
 import xminigrid
 from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
-from discorl.envs.base import Environment, Step
+from discorl.envs import references
+from discorl.envs.base import Environment, Reference, Step
 from discorl.envs.native.arrays import fix_types
 from discorl.types import Array, Key, PyTree
 from discorl.types.validation import integer, refuse
@@ -81,6 +82,10 @@ class MiniGrid(Environment[PyTree]):
             terminated=terminated,
             truncated=moment.last() & ~terminated,
         )
+
+    def reference(self) -> Reference | None:
+        """From no reward to its upper bound."""
+        return references.lookup("minigrid", self.item)
 
     def render(self, state: PyTree) -> np.ndarray:
         """The room from above, with the field of view highlighted."""
