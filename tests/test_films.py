@@ -52,9 +52,12 @@ def test_an_mp4_has_the_same_frames(tmp_path):
     np.testing.assert_allclose(colours, [RED, BLUE], atol=12)  # the coding loses a little
 
 
-def test_other_endings_are_refused_before_anything_is_played(tmp_path, monkeypatch):
+def test_other_files_are_refused_before_anything_is_played(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"film is .*film.avi; expected a file ending in .gif or"):
         films.check(tmp_path / "film.avi")
+    (tmp_path / "link.gif").symlink_to("mine")
+    with pytest.raises(UserError, match="gif: is a symbolic link; expected a regular file"):
+        films.check(tmp_path / "link.gif")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"discorl\[mp4\]"):
         films.check(tmp_path / "film.mp4")

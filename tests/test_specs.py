@@ -55,6 +55,7 @@ def test_parse_reads_the_grammar(text: str, spec: Spec) -> None:
         ("8.0", 8.0),
         ("1e3", 1000.0),
         ("inf", float("inf")),
+        ("9" * 400, float("inf")),
         ("true", True),
         ("false", False),
         ("True", "True"),

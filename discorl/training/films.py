@@ -1,5 +1,6 @@
 """Films of episodes: GIF and MP4 files."""
 
+import contextlib
 import importlib.util
 import io
 import tempfile
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from discorl.runs.files import write_bytes, write_errors_reported
+from discorl.runs.files import require_regular, write_bytes, write_errors_reported
 from discorl.types import UserError
 
 ENDINGS = (".gif", ".mp4")
@@ -19,11 +20,13 @@ LEAST_SIDE = 256  # pixels of the longer side; smaller frames are magnified
 
 
 def check(path: Path, name: str = "film", endings: Sequence[str] = ENDINGS) -> Path:
-    """Refuses a file whose ending names no format that can be written, or none of `endings`."""
+    """Refuses a file that cannot be written, or whose ending is none of `endings`."""
     if path.suffix.lower() not in endings:
         raise UserError(f"{name} is {path}; expected a file ending in {' or '.join(endings)}")
     if path.suffix.lower() == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:
         raise UserError(f'{name} is {path}; MP4 needs `pip install "discorl[mp4]"`')
+    with write_errors_reported(path), contextlib.suppress(FileNotFoundError):
+        require_regular(path, path.lstat())
     return path
 
 

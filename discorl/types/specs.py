@@ -95,15 +95,13 @@ def _parse_value(text: str) -> Value:
 
 
 def _parse_number(text: str) -> int | float | None:
-    try:
-        number = int(text)
-        return number if abs(number) < 2**1023 else math.copysign(math.inf, number)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if abs(number) < 2**1023 else float(text)  # infinite, if an integer
+    return None
 
 
 def _format_value(value: Any) -> str:
