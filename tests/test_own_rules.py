@@ -127,6 +127,35 @@ def test_an_object_brings_its_discount_and_recipe():
     assert given.agent.discount == 0.9
 
 
+def test_recipes_for_the_tasks_of_a_preset():
+    def configure(rule, **given):
+        return discorl.configure(rule, "atari:Pong", "atari_small", **given)
+
+    config = configure("ppo")
+    assert config.rule == "ppo:clip=0.1,value_clip=0.1,entropy_cost=0.01"
+    agent = config.agent
+    assert (agent.unroll, agent.num_envs, agent.batch, agent.discount) == (128, 8, 8, 0.99)
+    assert (agent.optimiser.learning_rate, agent.optimiser.max_gradient_norm) == (2.5e-4, 0.5)
+    assert rules.load(config.rule)[0].clip == 0.1
+    given = configure("ppo:clip=0.3", learning_rate=1e-3)  # what is given wins
+    assert given.rule == "ppo:clip=0.3,value_clip=0.1,entropy_cost=0.01"
+    assert given.agent.optimiser.learning_rate == 1e-3
+    assert configure(PPO(clip=0.3)).rule == "ppo:clip=0.3"  # an object is what it is
+    assert configure("actor_critic").rule == "actor_critic"
+    assert discorl.configure("ppo", "catch").rule == "ppo"
+
+
+def test_settings_are_added_to_the_text_of_a_rule():
+    for text, expected in {
+        "ppo": "ppo:epochs=2",
+        "ppo:epochs=4": "ppo:epochs=4",
+        "ppo:clip=0.1": "ppo:clip=0.1,epochs=2",
+        "my_rules:Mine": "my_rules:Mine,epochs=2",
+        "runs/a:b.npz": "runs/a:b.npz:epochs=2",
+    }.items():
+        assert rules.with_defaults(text, {"epochs": 2}) == expected
+
+
 # --- other packages -------------------------------------------------------------------------------
 
 

@@ -10,7 +10,16 @@ from discorl.rules.muesli import Muesli
 from discorl.rules.policy_gradient import PolicyGradient
 from discorl.rules.ppo import PPO
 from discorl.rules.q_lambda import QLambda
-from discorl.rules.registry import REGISTRY, Given, find, is_learned, load, recipe, text_of
+from discorl.rules.registry import (
+    REGISTRY,
+    Given,
+    find,
+    is_learned,
+    load,
+    recipe,
+    text_of,
+    with_defaults,
+)
 
 __all__ = [
     "PPO",
@@ -31,4 +40,5 @@ __all__ = [
     "recipe",
     "text_of",
     "weights",
+    "with_defaults",
 ]

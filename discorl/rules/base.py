@@ -46,6 +46,9 @@ class Rule(abc.ABC):
     name: ClassVar[str]
     # Training settings that suit this rule better than those of a preset.
     recipe: ClassVar[Mapping[str, Any]] = {}
+    # More of them for the tasks of single presets, by name. Settings of the rule itself, unless the
+    # user gives them, are a mapping under "rule".
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     discount: float = 0.997
 

@@ -32,6 +32,20 @@ class PPO(PolicyAndValue):
         "adam_epsilon": 1e-5,
     }
 
+    # As in OpenAI's baselines (Huang et al. 2022, The 37 implementation details of proximal policy
+    # optimization), whose schedule is linear.
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "atari_small": {
+            "num_envs": 8,
+            "batch": 8,
+            "unroll": 128,
+            "learning_rate": 2.5e-4,
+            "schedule": "cosine",
+            "discount": 0.99,
+            "rule": {"clip": 0.1, "value_clip": 0.1, "entropy_cost": 0.01},
+        }
+    }
+
     lambda_: float = 0.95  # decay of the advantages' errors
     clip: float = 0.2  # how far a probability may move, as a share of its old value
     value_clip: float | None = None  # how far a value may move; None: as far as it likes

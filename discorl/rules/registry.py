@@ -115,21 +115,41 @@ def code(text: str) -> type[Rule] | Callable[..., Any] | None:
     return _factory(_parse(text))
 
 
-def recipe(rule: Given, rules_path: str | Path | None = None) -> Mapping[str, Any]:
-    """Training settings that suit a rule; none of a learned rule that is not on this machine."""
+def recipe(
+    rule: Given, rules_path: str | Path | None = None, preset: str | None = None
+) -> dict[str, Any]:
+    """Training settings that suit a rule, also in the tasks of a preset.
+
+    There are none of a learned rule that is not on this machine.
+    """
+    owner = _owner(rule, rules_path)
+    found = dict(getattr(owner, "recipe", {}))
+    return found if preset is None else found | getattr(owner, "recipes", {}).get(preset, {})
+
+
+def _owner(rule: Given, rules_path: str | Path | None) -> type[Rule] | Rule | Factory | None:
+    """What has the recipes of a rule: its class, or the rule."""
     if not isinstance(rule, str):
-        return (rule[0] if isinstance(rule, tuple) else rule).recipe
+        return rule[0] if isinstance(rule, tuple) else rule
     spec = _parse(rule)
     factory = _factory(spec)
     if factory is None:
         try:
             path = find(rule, rules_path)
-            return {} if path is None else _class_of(npz.read(path)).recipe
+            return None if path is None else _class_of(npz.read(path))
         except UserError:
-            return {}  # whoever loads the rule is told
-    if isinstance(factory, type):
-        return getattr(factory, "recipe", {})
-    return _build(factory, spec).recipe
+            return None  # whoever loads the rule is told
+    return factory if isinstance(factory, type) else _build(factory, spec)
+
+
+def with_defaults(text: str, defaults: Mapping[str, Any]) -> str:
+    """The text of a rule with settings added that it does not have: `ppo` -> `ppo:epochs=8`."""
+    spec = _parse(text)
+    added = [f"{name}={x}" for name, x in defaults.items() if name not in spec.parameters]
+    if not added:
+        return text
+    separator = "," if spec.parameters or spec.item is not None else ":"
+    return text + separator + ",".join(added)
 
 
 def text_of(rule: Given) -> str:

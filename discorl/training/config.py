@@ -137,8 +137,11 @@ def configure(
     preset = flat.get("preset") or preset_for(env)
     specs.require_known("preset", [preset], PRESETS)
     named = flat.get("rule", DEFAULT_RULE)
-    start = {**PRESETS[preset], **rules.recipe(named, flat.get("rules_path"))}
-    if not isinstance(named, str):
+    start = {**PRESETS[preset], **rules.recipe(named, flat.get("rules_path"), preset)}
+    own = start.pop("rule", {})
+    if isinstance(named, str):
+        named = rules.with_defaults(named, own)
+    else:
         start["discount"] = (named[0] if isinstance(named, tuple) else named).discount
     preset_steps = start.pop("steps")
     chosen = {"rule": rules.text_of(named), "env": env, "preset": preset}
