@@ -60,8 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _tell(message: str, status: int) -> int:
+    # What a name holds must not act on the terminal.
+    shown = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in message)
     with contextlib.suppress(OSError):
-        print(f"discorl: {message}", file=sys.stderr)
+        print(f"discorl: {shown}", file=sys.stderr)
     return status
 
 
@@ -115,7 +117,7 @@ def _run(arguments: list[str]) -> int:
     if "--deterministic" in rest:
         _make_deterministic()
     rest = [argument for argument in rest if argument not in ("--json", "--deterministic")]
-    _refuse_empty(rest, program)
+    _refuse_unusable(rest, program)
     with _output_kept(as_json and not set(rest) & set(_HELP)):
         result = _call(function, rest, program)
     if not result.silent:
@@ -134,12 +136,14 @@ def _make_deterministic() -> None:
         )
 
 
-def _refuse_empty(arguments: list[str], program: str) -> None:
-    """An empty text is never meant: as a path it would be the current folder."""
+def _refuse_unusable(arguments: list[str], program: str) -> None:
+    """Refuses empty texts, which as paths would be the current folder, and those with NUL."""
     for before, argument in zip([program, *arguments], arguments, strict=False):
         option, equals, value = argument.partition("=")
         if not argument or (option.startswith("--") and equals and not value):
             raise UserError(f"what follows `{option or before}` is empty; expected a value")
+        if "\0" in argument:
+            raise UserError(f"{argument!r} has the character NUL; expected none")
 
 
 def _call(function: Command, arguments: list[str], program: str) -> Result:

@@ -66,7 +66,8 @@ def render(
         "charts": [chart.as_dict() for chart in charts],
     }
     text = _environment().get_template(template).render(title=title, data=data, **context)
-    return (text.rstrip("\n") + "\n").encode()
+    # Of a name that is no UTF-8, Python keeps the bytes as what cannot be encoded.
+    return (text.rstrip("\n") + "\n").encode(errors="backslashreplace")
 
 
 def _environment() -> jinja2.Environment:

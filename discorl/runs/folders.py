@@ -28,6 +28,8 @@ CONFIG_SCHEMA = {  # of config.json, as far as others than the configuration's o
 
 def require_free(path: Path, copies: Collection[str]) -> None:
     """Refuses a folder that holds anything but remains of a killed `Run.create`."""
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!r} has the character NUL; expected a directory to make")
     if (path / "config.json").exists():
         raise UserError(
             f"{path} already holds a run; resume it with `--resume {path}` "
