@@ -44,8 +44,9 @@ bench: $(VENV)/developers  ## speed, as ratios within one run; wants Disco103
 	$(BIN)/python benchmarks/host.py
 
 $(VENV)/users: pyproject.toml constraints.txt
+	@echo "setting up $(VENV): pip installs JAX and what else is needed, in a minute or so"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/pip install --constraint constraints.txt --editable .
 	@touch $@
 
 $(VENV)/developers: $(VENV)/users

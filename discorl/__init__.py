@@ -1,104 +1,38 @@
 """Train agents with discovered reinforcement-learning rules, and discover new ones, in JAX."""
 
-from discorl import networks
-from discorl.agent import (
-    AgentConfig,
-    Learner,
-    LearnerState,
-    NetworkConfig,
-    OptimiserConfig,
-    make_learner,
-    make_optimiser,
-)
-from discorl.comparison import (
-    ComparisonConfig,
-    compare,
-    configure_comparison,
-    configure_sweep,
-)
-from discorl.comparison import Results as ComparisonResults
-from discorl.discovery import (
-    DiscoverConfig,
-    DiscoverResult,
-    GroupConfig,
-    TaskConfig,
-    configure_discovery,
-    discover,
-)
-from discorl.envs import Environment, HostEnvironment, Step
-from discorl.envs import make as make_environment
-from discorl.networks import Network
-from discorl.reports.inspection import Inspection, inspect
-from discorl.rules import Rule
-from discorl.rules import load as load_rule
-from discorl.runs.trackers import Tracker
-from discorl.training import (
-    PRESETS,
-    Episodes,
-    Evaluation,
-    Policy,
-    PolicyState,
-    TrainConfig,
-    Trainer,
-    TrainResult,
-    TrainState,
-    configure,
-    evaluate,
-    load_agent,
-    make_trainer,
-    train,
-)
-from discorl.types import OutputSpec, Trajectory, UserError
-from discorl.verification import verify
+import ast
+import functools
+import importlib.util
+from pathlib import Path
+from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "PRESETS",
-    "AgentConfig",
-    "ComparisonConfig",
-    "ComparisonResults",
-    "DiscoverConfig",
-    "DiscoverResult",
-    "Environment",
-    "Episodes",
-    "Evaluation",
-    "GroupConfig",
-    "HostEnvironment",
-    "Inspection",
-    "Learner",
-    "LearnerState",
-    "Network",
-    "NetworkConfig",
-    "OptimiserConfig",
-    "OutputSpec",
-    "Policy",
-    "PolicyState",
-    "Rule",
-    "Step",
-    "TaskConfig",
-    "Tracker",
-    "TrainConfig",
-    "TrainResult",
-    "TrainState",
-    "Trainer",
-    "Trajectory",
-    "UserError",
-    "compare",
-    "configure",
-    "configure_comparison",
-    "configure_discovery",
-    "configure_sweep",
-    "discover",
-    "evaluate",
-    "inspect",
-    "load_agent",
-    "load_rule",
-    "make_environment",
-    "make_learner",
-    "make_optimiser",
-    "make_trainer",
-    "networks",
-    "train",
-    "verify",
-]
+
+@functools.cache
+def _homes() -> dict[str, tuple[str, str]]:
+    """Where each public name is defined: its module, and its name there, as the stub beside says.
+
+    Names are imported when they are first used, so that `discorl --help` does not wait for JAX.
+    """
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    return {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def __getattr__(name: str) -> Any:
+    module, original = _homes().get(name, (__name__, name))
+    if module == __name__:  # a package of ours, or nothing
+        if importlib.util.find_spec(f"{__name__}.{name}") is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return importlib.import_module(f"{__name__}.{name}")
+    globals()[name] = found = getattr(importlib.import_module(module), original)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_homes()})

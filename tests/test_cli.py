@@ -279,6 +279,16 @@ def test_a_reader_that_leaves_early():
     assert done.returncode == 1
 
 
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"]])
+def test_an_overview_does_not_wait_for_jax(arguments):
+    check = "import atexit, sys; atexit.register(lambda: print('jax' in sys.modules)); "
+    command = [sys.executable, "-c", check + "from discorl.cli import main; main()", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == (0 if arguments else 2)
+    assert done.stdout.startswith("discorl " if arguments == ["--version"] else "usage: discorl ")
+    assert done.stdout.endswith("\nFalse\n")
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("command", [["envs"], ["rules", "list"], ["rules", "show", "discorl4"]])
 def test_tables_fit_the_terminal(monkeypatch, capsys, command, columns):

@@ -5,12 +5,13 @@ import re
 import subprocess
 import sys
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from PIL import Image
 
 from discorl import cli
-from discorl.cli.play import as_text
+from discorl.cli.play import _show_in_window, as_text
 from discorl.training import films
 from discorl.types import UserError
 
@@ -100,3 +101,37 @@ def test_deterministic_operations_are_asked_for_before_jax_starts(capsys, monkey
     assert "slower kernels" in capsys.readouterr().err
     ran = subprocess.run([sys.executable, "-c", _START], capture_output=True, text=True)
     assert ran.stdout == "False 3.0 True\n", ran.stderr
+
+
+def test_a_window_shows_every_frame(monkeypatch):
+    monkeypatch.setattr(plt, "get_backend", lambda: "toolkit")
+    shown = []
+
+    def pause(seconds):
+        shown.append((seconds, plt.gca().images[0].get_array().copy()))
+
+    monkeypatch.setattr(plt, "pause", pause)
+    drawn = frames()
+    _show_in_window(list(drawn), fps=4, title="a run")
+    plt.close("all")
+    assert [seconds for seconds, _ in shown] == [0.25] * len(drawn)
+    assert all(np.array_equal(frame, image) for frame, (_, image) in zip(drawn, shown, strict=True))
+
+
+def test_a_window_that_is_closed_ends_the_film(monkeypatch):
+    monkeypatch.setattr(plt, "get_backend", lambda: "toolkit")
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        plt.close("all")
+
+    monkeypatch.setattr(plt, "pause", pause)
+    _show_in_window(list(frames()), fps=4, title="a run")
+    assert len(pauses) == 1
+
+
+def test_no_window_without_a_display():
+    with pytest.raises(UserError, match="window: matplotlib cannot open one here"):
+        _show_in_window(list(frames()), fps=4, title="a run")
+    assert not plt.get_fignums()

@@ -13,7 +13,7 @@ from PIL import Image
 
 from discorl.runs import curves, palette
 from discorl.runs.metrics import RETURN, STEP, by_seed
-from discorl.runs.progress import Progress
+from discorl.runs.progress import Progress, Waiting, doing, nothing_drawn
 
 
 class Terminal:
@@ -137,6 +137,44 @@ def test_nothing_is_drawn_when_there_is_nothing_to_do(terminal):
     with Progress(0, stream=terminal.stream):
         pass
     assert terminal.lines() == []
+
+
+def test_a_command_says_what_it_is_at(terminal):
+    with Waiting("discorl verify", stream=terminal.stream, clock=terminal.clock) as waiting:
+        assert waiting._live is not None
+        terminal.now += 12
+        doing("small.npz in float64")
+        waiting._live.refresh()
+    assert "discorl verify: small.npz in float64  0:12" in terminal.lines()
+
+
+def test_quick_commands_draw_nothing(terminal):
+    with Waiting("discorl envs", stream=terminal.stream, clock=terminal.clock):
+        terminal.now += 0.9
+    assert terminal.lines() == []
+
+
+def test_only_the_innermost_display_is_drawn(terminal):
+    options = {"stream": terminal.stream, "clock": terminal.clock}
+    with (
+        Waiting("discorl inspect", **options) as waiting,
+        Progress(3, "analyses", **options) as outer,
+    ):
+        outer.update(1)
+        with Progress(10, **options) as inner:
+            assert [display._live is None for display in (waiting, outer, inner)] == [
+                True,
+                True,
+                False,
+            ]
+            inner.update(10)
+        assert outer._live is not None
+        with nothing_drawn():
+            assert outer._live is None
+        outer.update(3)
+    drawn = list(dict.fromkeys(terminal.lines()))
+    assert "10/10 100%" in drawn[-2]
+    assert "3/3 100%" in drawn[-1]
 
 
 class Log(io.StringIO):

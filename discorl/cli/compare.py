@@ -18,6 +18,7 @@ from discorl.comparison import Results, compare, configure_comparison, costs
 from discorl.comparison.config import Tuning
 from discorl.reports import comparison
 from discorl.reports.sections import few_runs
+from discorl.runs.progress import doing
 from discorl.runs.statistics import AGGREGATES, Estimate
 
 _WIDE = 110  # columns from which on intervals stand beside what they are of, not below
@@ -94,6 +95,7 @@ def compare_command(arguments: list[str], program: str) -> Result:
 
 
 def _result(results: Results) -> Result:
+    doing("statistics and figures")
     written = comparison.write(results)
     failed = any(record["status"] == "failed" for record in results.failures.values())
     ok = results.finished and bool(results.aggregates) and not failed

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from discorl.cli.commands import Command, Result
 from discorl.runs import memory
 from discorl.runs.interrupts import interrupts
+from discorl.runs.progress import nothing_drawn
 from discorl.types import UserError, validation
 
 HOST = "127.0.0.1"
@@ -53,7 +54,8 @@ def launch_command(arguments: list[str], program: str) -> Result:
         raise UserError("out is not given; expected a folder, the same for every start")
     options = [] if "--resume" in names else ["--resume-if-exists"]
     command = [sys.executable, "-m", "discorl.cli", *given.command, *options]
-    status, restarts = supervise(command, given.processes, given.restarts)
+    with nothing_drawn():  # the processes have bars of their own
+        status, restarts = supervise(command, given.processes, given.restarts)
     data = {"processes": given.processes, "restarts": restarts, "status": status}
     return Result(data, f"restarts: {restarts}", ok=status == 0)
 

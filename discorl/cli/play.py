@@ -1,4 +1,4 @@
-"""The command `discorl play`: an episode in the terminal."""
+"""The command `discorl play`: an episode in the terminal or in a window."""
 
 import sys
 import time
@@ -8,6 +8,7 @@ import numpy as np
 import tyro
 
 from discorl.cli.commands import Command, Result, command
+from discorl.runs.progress import nothing_drawn
 from discorl.training.evaluation import MAX_FRAMES, frames_of
 from discorl.types import UserError, validation
 
@@ -22,6 +23,7 @@ def play_command(
     best: bool = False,
     fps: float = 8.0,
     max_steps: int = MAX_FRAMES,
+    window: bool = False,
 ) -> Result:
     """Play an episode of a training run in the terminal, which must show 24-bit colours.
 
@@ -32,14 +34,18 @@ def play_command(
         best: play the agent that the evaluations of `train --eval-every` found best.
         fps: frames a second.
         max_steps: stop after so many steps.
+        window: play in a window of matplotlib instead of the terminal.
     """
     validation.number("fps", fps, above=0)
     validation.integer("max_steps", max_steps, least=1)
     frames = frames_of(run, seed=seed, greedy=greedy, best=best, max_frames=max_steps)
     if not frames:
         raise UserError(f"{run}: its environment cannot be drawn")
-    if sys.stdout.isatty():
-        _show(frames, fps)
+    if window:
+        _show_in_window(frames, fps, str(run))
+    elif sys.stdout.isatty():
+        with nothing_drawn():
+            _show(frames, fps)
     return Result({"run": str(run), "frames": len(frames)}, f"an episode of {len(frames)} frames")
 
 
@@ -51,6 +57,26 @@ def _show(frames: list[np.ndarray], fps: float) -> None:
     for frame in frames:
         print(_HOME + as_text(frame, columns, rows - _ROWS_KEPT), flush=True)
         time.sleep(1 / fps)
+
+
+def _show_in_window(frames: list[np.ndarray], fps: float, title: str) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(num=title, layout="constrained")
+    if plt.get_backend().lower() == "agg":  # what matplotlib falls back to
+        plt.close(figure)
+        raise UserError(
+            "window: matplotlib cannot open one here; expected a display and a toolkit, such as "
+            "`pip install PyQt6`, or no --window, which plays in the terminal"
+        )
+    axes.set_axis_off()
+    image = axes.imshow(frames[0])
+    for frame in frames:
+        image.set_data(frame)
+        plt.pause(1 / fps)
+        if not plt.fignum_exists(figure.number):  # closed by the user
+            return
+    plt.show()
 
 
 def as_text(frame: np.ndarray, columns: int, rows: int) -> str:

@@ -1,7 +1,6 @@
 """The commands `discorl rules ...`: which rules there are, and moving their files."""
 
 import inspect
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from discorl.cli.tables import table
 from discorl.rules import REGISTRY, Rule, conformance, registry
 from discorl.rules.files import hub, library, trees, weights
 from discorl.runs import npz
+from discorl.runs.progress import doing, nothing_drawn
 from discorl.types import UserError, imports, validation
 
 
@@ -107,7 +107,8 @@ def fetch(
         name: the rule to download.
         address: download it from here instead; the SHA-256 must match.
     """
-    path = library.fetch(name, address, _report_progress if sys.stderr.isatty() else None)
+    doing("connecting")
+    path = library.fetch(name, address, _report_progress)
     return Result({"name": name, "path": str(path)}, f"{name} is at {path}")
 
 
@@ -165,7 +166,8 @@ def push(
         private: make a new repository private.
         rules_path: a folder or file to look in first.
     """
-    commit = hub.push(library.find(rule, rules_path), address, private=private)
+    with nothing_drawn():  # huggingface_hub has bars of its own
+        commit = hub.push(library.find(rule, rules_path), address, private=private)
     return Result({"name": rule, "commit": commit}, f"{rule} is at {commit}")
 
 
@@ -185,7 +187,9 @@ def pull(
     """
     if name is not None:
         library.require_name(name)  # before a download
-    return import_file(hub.pull(address, revision), name or address.rpartition("/")[2], force)
+    with nothing_drawn():
+        file = hub.pull(address, revision)
+    return import_file(file, name or address.rpartition("/")[2], force)
 
 
 COMMANDS: dict[str, Command] = {
@@ -261,5 +265,4 @@ def _pairs(data: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _report_progress(done: int, total: int) -> None:
-    end = "\n" if done >= total else ""
-    print(f"\r{done / total:4.0%} of {total / 1e6:.1f} MB", end=end, file=sys.stderr, flush=True)
+    doing(f"{done / total:.0%} of {total / 1e6:.1f} MB")

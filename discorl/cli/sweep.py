@@ -19,6 +19,7 @@ from discorl.comparison import Results, compare, load, sweeps
 from discorl.comparison.sweeps import configure_sweep, read_settings, read_space
 from discorl.reports import sweep as page
 from discorl.reports.sections import few_runs
+from discorl.runs.progress import doing
 from discorl.runs.statistics import Estimate
 from discorl.training.config import DEFAULT_ENVIRONMENT, DEFAULT_RULE
 from discorl.types import UserError
@@ -89,6 +90,7 @@ def sweep_command(arguments: list[str], program: str) -> Result:
 
 
 def _result(results: Results) -> Result:
+    doing("statistics and figures")
     written = page.write(results)
     ranked, effects = sweeps.ranking(results), sweeps.effects(results)
     data = {

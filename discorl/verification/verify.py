@@ -15,6 +15,7 @@ import jax
 from discorl import rules
 from discorl.rules.files import weights
 from discorl.runs import compilation
+from discorl.runs.progress import doing
 from discorl.types import Params, UserError
 from discorl.verification.cases import Case, cast
 from discorl.verification.checks import Errors, check_learner, check_meta_gradient, check_rule
@@ -89,7 +90,9 @@ def verify(directory: str | Path, rule: str | None = None) -> list[Check]:
         eta = weights.load(beside).eta if beside.is_file() else _told(rule, path)
         for dtype in ("float64", "float32"):
             with jax.enable_x64(dtype == "float64"):
-                checks += _check_file(path, str(path.relative_to(directory)), eta, dtype)
+                name = str(path.relative_to(directory))
+                doing(f"{name} in {dtype}")
+                checks += _check_file(path, name, eta, dtype)
     return checks
 
 
