@@ -64,6 +64,7 @@
     const found = scale === "symlog" ? [0] : [];
     for (let power = scale === "symlog" ? 0 : -12; power <= 12; power++) found.push(Math.pow(10, power), -Math.pow(10, power));
     const inside = found.filter((t) => (scale === "symlog" || t > 0) && SCALES[scale](t) >= low && SCALES[scale](t) <= high);
+    if (scale === "log" && inside.length < 2) return ticks(Math.pow(10, low), Math.pow(10, high), 4).filter((t) => t > 0);
     const every = Math.ceil(inside.length / 7);
     return inside.sort((a, b) => a - b).filter((_, i) => i % every === 0);
   }
@@ -155,8 +156,10 @@
   function drawIntervals(figure, chart) {
     const width = figure.clientWidth, names = chart.panels[0].rows.map((row) => row.label);
     const longest = Math.max(4, ...names.map((name) => name.length));
-    const columns = Math.max(1, Math.min(chart.panels.length, Math.floor((width - longest * 6.5) / 190)));
-    const margin = Math.min(longest * 6.6 + 14, width * 0.42), gap = 22, row = 26, head = 26, foot = 26;
+    // Long names stand above their rows where they would leave too little room beside them.
+    const above = longest * 6.6 + 14 > width * 0.42;
+    const columns = above ? 1 : Math.max(1, Math.min(chart.panels.length, Math.floor((width - longest * 6.5) / 190)));
+    const margin = above ? 8 : longest * 6.6 + 14, gap = 22, row = above ? 40 : 26, head = 26, foot = 26;
     const panel = (width - margin - gap * (columns - 1) - 8) / columns;
     const visible = chart.panels.map((p) => p.rows.filter((r) => shown[r.series]));
     const tall = head + Math.max(1, ...visible.map((r) => r.length)) * row + foot;
@@ -176,21 +179,22 @@
       }
       if (chart.reference !== null) node("line", { x1: px(chart.reference), x2: px(chart.reference), y1: top + head - 4, y2: bottom, class: "reference" }, svg);
       visible[n].forEach((r, k) => {
-        const y = top + head + k * row + row / 2;
+        const y = top + head + k * row + row - 13;
         if (column === 0) {
-          const label = node("text", { x: margin - 10, y: y + 4, "text-anchor": "end", class: "name" }, svg, clip(r.label, (margin - 12) / 6.4));
+          const place = above ? { x: margin, y: y - 11 } : { x: margin - 10, y: y + 4, "text-anchor": "end" };
+          const label = node("text", { ...place, class: "name" }, svg, clip(r.label, above ? width / 6.4 : longest));
           node("title", {}, label, r.label);
         }
         const group = node("g", { "data-series": r.series, class: "row" }, svg);
         node("line", { x1: px(r.low), x2: px(r.high), y1: y, y2: y, class: "range", style: "stroke:" + colour(r.series) }, group);
         marker(group, r.series, px(r.value), y);
-        node("rect", { x: left, width: panel, y: y - row / 2, height: row, fill: "transparent" }, group);
+        node("rect", { x: left, width: panel, y: y + 13 - row, height: row, fill: "transparent" }, group);
         group.onpointerenter = group.onpointerdown = () => {
           const tip = tipOf(figure);
           tip.textContent = r.label + " " + r.value.toFixed(3) + " [" + r.low.toFixed(3) + ", " + r.high.toFixed(3) + "]";
           tip.hidden = false;
           tip.style.left = Math.max(0, Math.min(width - tip.offsetWidth, px(r.value) - tip.offsetWidth / 2)) + "px";
-          tip.style.top = svg.offsetTop + y + row / 2 + "px";
+          tip.style.top = svg.offsetTop + y + 13 + "px";
         };
         group.onpointerleave = () => { tipOf(figure).hidden = true; };
       });
