@@ -126,3 +126,18 @@ def test_a_large_preset_that_nobody_asked_for_is_pointed_out(capsys, monkeypatch
 def test_more_environments_need_fewer_updates():
     few = configure("actor_critic", num_envs=8, batch=8)
     assert few.updates == 2 * configure("actor_critic", num_envs=16, batch=16).updates
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("evaluate", "discorl evaluate [-h] [OPTIONS] RUN"),
+        ("envs", "discorl envs [-h] [NAME]"),
+        ("report", "discorl report [-h] RUN [RUN ...] [--out PATH]"),
+    ],
+)
+def test_usage_names_positional_arguments(capsys, command, usage):
+    status, out, _ = run(capsys, command, "--help")
+    assert status == 0
+    assert f"usage: {usage}\n" in out
+    assert "(default: )" not in out

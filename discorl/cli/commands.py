@@ -10,7 +10,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import tyro
 
@@ -27,7 +36,7 @@ Made = TypeVar("Made")
 
 # For options whose help says in words what happens without them.
 UNSET: Any = tyro.conf.arg(help_behavior_hint="")
-JSON_HINT = "With --json, the result is printed for programs."
+JSON_HINT = "With --json, the result is printed as JSON."
 
 _registry = tyro.constructors.ConstructorRegistry()
 
@@ -123,11 +132,20 @@ def call(function: Callable[..., Result], arguments: list[str], program: str) ->
     document = (inspect.getdoc(function) or "").replace("\n        ", " ")  # continued lines
     about = document.partition("\n\nArgs:")[0]
 
-    @functools.wraps(function)
     def documented(*given: Any, **named: Any) -> Result:
         return function(*given, **named)
 
+    # Not by functools.wraps, behind which tyro finds the docstring as it was.
     documented.__doc__ = document
+    documented.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    hints = get_type_hints(function, include_extras=True)
+    defaults = {
+        name: parameter.default is not parameter.empty
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
+    documented.__annotations__ = {
+        name: _with_metavar(name, hint, defaults.get(name, False)) for name, hint in hints.items()
+    }
     return tyro.cli(
         documented,
         prog=program,
@@ -136,6 +154,18 @@ def call(function: Callable[..., Result], arguments: list[str], program: str) ->
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=_registry,
     )
+
+
+def _with_metavar(name: str, hint: Any, optional: bool) -> Any:
+    """Shows a positional argument by its name, `RUN`, where tyro would show its type, `PATH`."""
+    if tyro.conf.Positional[int].__metadata__[0] not in getattr(hint, "__metadata__", ()):
+        return hint
+    shown = name.upper().replace("_", "-")
+    if get_origin(get_args(hint)[0]) is tuple:
+        shown = f"{shown.removesuffix('S')} [{shown.removesuffix('S')} ...]"
+    elif optional:
+        shown = f"[{shown}]"
+    return Annotated[hint, tyro.conf.arg(metavar=shown)]
 
 
 # --- commands that make runs ----------------------------------------------------------------------

@@ -20,6 +20,8 @@ MOST_STEPS = 1_000_000  # of a check, which keeps them all
 def show(name: tyro.conf.Positional[Annotated[str | None, UNSET]] = None) -> Result:
     """List all environments, the items of a suite, or what one environment is like.
 
+    `discorl envs check NAME` tests an environment instead.
+
     Args:
         name: a suite such as `gymnax`, for its items; or an environment such as
             `gymnax:Breakout-MinAtar`, for its observations, actions and reference scores. Without

@@ -17,23 +17,24 @@ def inspect_command(
     only: Annotated[tuple[str, ...], UNSET] = (),
     beside: tuple[str, ...] = inspection.BESIDE,
     seeds: int = 3,
-    agents: tuple[int, ...] = (),
+    agents: Annotated[tuple[int, ...], UNSET] = (),
     preset: Annotated[str | None, UNSET] = None,
     updates: Annotated[int | None, UNSET] = None,
 ) -> Result:
     """Look inside a rule: figures, the numbers behind them, and a page.
 
     Args:
-        rule_or_run: a rule, by name or npz file, with which agents are trained first; or the
-            directory of a training run.
+        rule_or_run: a rule, by name or npz file, which trains agents first; or the directory of a
+            training run.
         env: environment to train on, written in JAX; by default Catch.
         out: folder to write to; by default a new one in `runs`, or `inspection` in the run.
-        only: analyses to run; by default all.
+        only: analyses to run: predictions, attention, future, bootstrapping, ablations,
+            sensitivity, response, lifetime, gradient, coefficients; by default all.
         beside: rules to draw in the same figures; `start` is the rule before its discovery.
         seeds: agents to train.
         agents: seeds of the agents to look at, such as those that have learned; by default all.
         preset: preset of the training; by default the environment's, or `small`.
-        updates: updates of each agent; by default as many as the preset says.
+        updates: updates of each agent; by default the preset's.
     """
     is_run = Path(rule_or_run).is_dir()
     if not is_run and out is None:

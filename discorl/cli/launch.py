@@ -30,11 +30,20 @@ USAGE_ERROR = 2  # exit status of a command that would fail again in the same wa
 def launch_command(arguments: list[str], program: str) -> Result:
     """Run `discover` or `train` in several processes on this machine; restart them if they fail.
 
-    A restarted run goes on from its last checkpoint. Ctrl-C and SIGTERM save it and end all.
+    A restarted run continues from its last checkpoint. Ctrl-C and SIGTERM save the run and stop all
+    processes.
     """
     parser = argparse.ArgumentParser(prog=program, description=launch_command.__doc__)
-    parser.add_argument("-n", "--processes", type=int, required=True, help="how many to start")
-    parser.add_argument("--restarts", type=int, default=100, help="how often to start them again")
+    parser.add_argument(
+        "-n", "--processes", type=int, required=True, metavar="N", help="processes to start"
+    )
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        default=100,
+        metavar="N",
+        help="how often to restart them; by default 100",
+    )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, help="discover or train, --out FOLDER, ..."
     )

@@ -29,11 +29,11 @@ def play_command(
 
     Args:
         run: the run directory.
-        seed: seed of the episode; it is the one that `discorl evaluate --seed` films.
+        seed: seed of the episode, the one that `discorl evaluate --seed` films.
         greedy: take the most likely action instead of sampling from the policy.
         best: play the agent that the evaluations of `train --eval-every` found best.
-        fps: frames a second.
-        max_steps: stop after so many steps.
+        fps: frames per second.
+        max_steps: stop after this many steps.
         window: play in a window of matplotlib instead of the terminal.
     """
     validation.number("fps", fps, above=0)

@@ -15,7 +15,8 @@ from discorl.types import UserError
 
 
 def report_command(
-    runs: tyro.conf.Positional[tuple[Path, ...]], out: Annotated[Path | None, UNSET] = None
+    runs: tyro.conf.Positional[Annotated[tuple[Path, ...], UNSET]],
+    out: Annotated[Path | None, UNSET] = None,
 ) -> Result:
     """Make a self-contained HTML page of training runs, discovery runs, a comparison or a sweep.
 

@@ -31,14 +31,14 @@ def sweep_command(arguments: list[str], program: str) -> Result:
     """Train a rule with different settings and show which of them matter."""
 
     def run(
-        over: tuple[str, ...] = (),
+        over: Annotated[tuple[str, ...], UNSET] = (),
         rule: str = DEFAULT_RULE,
         envs: tuple[str, ...] = (DEFAULT_ENVIRONMENT,),
         trials: Annotated[int | None, UNSET] = None,
         steps: int = 50_000,
         seeds: int = 3,
         seed: int = 0,
-        settings: tuple[str, ...] = (),
+        settings: Annotated[tuple[str, ...], UNSET] = (),
         keep_checkpoints: bool = False,
         out: Annotated[Path | None, UNSET] = None,
         resume: Annotated[Path | None, UNSET] = None,
@@ -52,7 +52,7 @@ def sweep_command(arguments: list[str], program: str) -> Result:
                 also ranges, `learning-rate=1e-4..1e-2`. Settings are those of `discorl train`.
             rule: the rule; `--over rule=...` varies it.
             envs: environments that each trial is scored on.
-            trials: draw so many trials at random; by default every combination is tried.
+            trials: number of trials to draw at random; by default every combination is tried.
             steps: environment steps of every agent.
             seeds: agents of each trial, trained in one program.
             seed: seed of the first of them, and of the draws.

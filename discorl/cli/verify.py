@@ -14,10 +14,10 @@ from discorl.verification import Check, verify
 def verify_command(
     directory: tyro.conf.Positional[Path], rule: Annotated[str | None, UNSET] = None
 ) -> Result:
-    """Recompute the golden cases in a directory, in float64 and in float32.
+    """Recompute golden cases: inputs and outputs that were recorded with the authors' code.
 
     Args:
-        directory: where the cases are; subdirectories are searched, too.
+        directory: directory of the cases, as npz files; subdirectories are searched, too.
         rule: rule of cases that come without a `meta_network.npz`: a name or a file.
     """
     checks = verify(directory, rule)
