@@ -21,6 +21,7 @@ COMMANDS = {
 }
 HELP = ("-h", "--help")
 INTERRUPTED = 130  # exit status, as shells have it for Ctrl-C
+NOTHING_SAVED = "interrupted before there was anything to save"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             from discorl.cli import running  # here, because it needs JAX, and help should be quick
         except KeyboardInterrupt:
+            print(f"discorl: {NOTHING_SAVED}", file=sys.stderr)
             sys.exit(INTERRUPTED)
         sys.exit(running.main(given))
     from discorl import __version__

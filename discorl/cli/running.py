@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from discorl.cli import COMMANDS, HELP, INTERRUPTED, close_output
+from discorl.cli import COMMANDS, HELP, INTERRUPTED, NOTHING_SAVED, close_output
 from discorl.cli.commands import Command, Result
 from discorl.runs.progress import Waiting
 from discorl.types import UserError
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         status = _tell(str(error), 2)
     except KeyboardInterrupt:  # long commands save what they have, and end in good order
-        status = _tell("interrupted before there was anything to save", INTERRUPTED)
+        status = _tell(NOTHING_SAVED, INTERRUPTED)
     except BrokenPipeError:  # the reader has gone, as in `discorl ... | head`
         close_output()
         status = 1
