@@ -7,6 +7,7 @@ from commands import run
 
 import discorl
 from discorl import cli
+from discorl.cli import tables
 from discorl.training.config import configure
 
 # --- help -----------------------------------------------------------------------------------------
@@ -141,3 +142,12 @@ def test_usage_names_positional_arguments(capsys, command, usage):
     assert status == 0
     assert f"usage: {usage}\n" in out
     assert "(default: )" not in out
+
+
+def test_paragraphs_fit_the_terminal(monkeypatch):
+    text = "one two three four --an-option five"
+    monkeypatch.setenv("COLUMNS", "16")
+    assert tables.paragraph(text) == "one two three\nfour --an-option\nfive"
+    assert tables.paragraph("a: 1; b: 2; c: 3", "  ") == "  a: 1; b: 2; c:\n    3"
+    monkeypatch.delenv("COLUMNS")
+    assert tables.paragraph(text) == text  # in a file lines stay whole

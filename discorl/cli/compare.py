@@ -13,7 +13,7 @@ from discorl.cli.commands import (
     result_of,
     tell,
 )
-from discorl.cli.tables import table, width
+from discorl.cli.tables import paragraph, table, width
 from discorl.comparison import Results, compare, configure_comparison, costs
 from discorl.comparison.config import Tuning
 from discorl.reports import comparison
@@ -133,8 +133,8 @@ def _text(results: Results, written: Path) -> str:
             f"{scores}, 95% intervals, {results.config.runs} runs in each of {count} "
             f"environment{'s' if count > 1 else ''}"
         )
-        lines.append(costs.NOTE)
-        lines += filter(None, [few_runs(results)])
+        lines.append(paragraph(costs.NOTE))
+        lines += map(paragraph, filter(None, [few_runs(results)]))
         left_out = len(results.config.environments) - count
         if left_out:
             lines.append(f"{left_out} environments are not finished by all rules and do not count")

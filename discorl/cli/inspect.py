@@ -6,6 +6,7 @@ from typing import Annotated
 import tyro
 
 from discorl.cli.commands import UNSET, Command, Result, command, free_directory
+from discorl.cli.tables import paragraph
 from discorl.reports import inspection
 from discorl.reports.inspection.subject import label_of
 
@@ -56,7 +57,7 @@ def inspect_command(
             lines.append(f"{name}: does not apply: {outcome}")
             continue
         lines.append(f"{name}:")
-        lines += [f"  {what}: {value}" for what, value in outcome.facts.items()]
+        lines += [paragraph(f"{what}: {value}", "  ") for what, value in outcome.facts.items()]
     lines.append(f"page: {found.page}")
     data = {
         "page": str(found.page),

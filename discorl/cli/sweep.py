@@ -14,7 +14,7 @@ from discorl.cli.commands import (
     result_of,
     tell,
 )
-from discorl.cli.tables import table
+from discorl.cli.tables import paragraph, table
 from discorl.comparison import Results, compare, load, sweeps
 from discorl.comparison.sweeps import configure_sweep, read_settings, read_space
 from discorl.reports import sweep as page
@@ -115,7 +115,7 @@ def _result(results: Results) -> Result:
         shown = [[label, _interval(score)] for label, score in ranked[:_SHOWN]]
         lines += [table(shown, ["trial", f"mean {results.measure}"], wrap=(0,)), ""]
         lines += [table(_effects(effects), ["setting", "variance explained", "best value"]), ""]
-        lines += filter(None, [few_runs(results)])
+        lines += map(paragraph, filter(None, [few_runs(results)]))
     if results.failures:
         lines.append(f"{len(results.failures)} trials failed or diverged; the report lists them")
     lines.append(f"report: {written}")

@@ -1,8 +1,9 @@
-"""The one way in which commands print tables."""
+"""The one way in which commands print tables and paragraphs."""
 
 import io
 import os
 import sys
+import textwrap
 from collections.abc import Collection, Sequence
 
 ENDLESS = 10_000  # columns; where nobody reads along, lines stay whole for `grep` and `awk`
@@ -17,6 +18,18 @@ def width() -> int:
         return os.get_terminal_size(sys.stdout.fileno()).columns or ENDLESS
     except (OSError, ValueError, AttributeError):  # not a terminal, or not even a file
         return ENDLESS
+
+
+def paragraph(text: str, indent: str = "") -> str:
+    """A text in lines that fit the terminal; those after the first are indented further."""
+    return textwrap.fill(
+        text,
+        width(),
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  " if indent else "",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def table(
