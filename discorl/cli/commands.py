@@ -36,6 +36,7 @@ Made = TypeVar("Made")
 
 # For options whose help says in words what happens without them.
 UNSET: Any = tyro.conf.arg(help_behavior_hint="")
+_POSITIONAL = get_args(tyro.conf.Positional[int])[1]  # how tyro marks an argument without a name
 JSON_HINT = "With --json, the result is printed as JSON."
 
 _registry = tyro.constructors.ConstructorRegistry()
@@ -158,7 +159,7 @@ def call(function: Callable[..., Result], arguments: list[str], program: str) ->
 
 def _with_metavar(name: str, hint: Any, optional: bool) -> Any:
     """Shows a positional argument by its name, `RUN`, where tyro would show its type, `PATH`."""
-    if tyro.conf.Positional[int].__metadata__[0] not in getattr(hint, "__metadata__", ()):
+    if _POSITIONAL not in getattr(hint, "__metadata__", ()):
         return hint
     shown = name.upper().replace("_", "-")
     if get_origin(get_args(hint)[0]) is tuple:
