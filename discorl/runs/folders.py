@@ -28,8 +28,12 @@ CONFIG_SCHEMA = {  # of config.json, as far as others than the configuration's o
 
 def require_free(path: Path, copies: Collection[str]) -> None:
     """Refuses a folder that holds anything but remains of a killed `Run.create`."""
-    if "\0" in str(path):
-        raise UserError(f"{str(path)!r} has the character NUL; expected a directory to make")
+    try:
+        path.lstat()
+    except ValueError as error:  # NUL, or what no file system can encode
+        raise UserError(f"{str(path)!r} is no path: {error}") from error
+    except OSError:
+        pass
     if (path / "config.json").exists():
         raise UserError(
             f"{path} already holds a run; resume it with `--resume {path}` "
