@@ -18,6 +18,7 @@ from discorl.envs.host.serial import SerialVector  # noqa: E402
 from discorl.envs.host.spaces import mask_in  # noqa: E402
 from discorl.runs.metrics import TOTAL_LOSS  # noqa: E402
 from discorl.training.evaluation import evaluate  # noqa: E402
+from discorl.training.host.acting import check_mask  # noqa: E402
 
 spaces = gymnasium.spaces
 MASKS = np.array([[1, 1, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]], np.int8)
@@ -168,3 +169,12 @@ def test_a_mask_that_is_missing_or_too_short():
     ):
         with pytest.raises(EnvironmentFailure, match=message):
             mask_in(None, info, 3)
+
+
+def test_a_mask_without_a_legal_action():
+    mask = np.array([[True, False], [False, False]])
+    check_mask(mask, (2, 2), over=np.array([False, True]))
+    with pytest.raises(EnvironmentFailure, match="without a legal action within an episode"):
+        check_mask(mask, (2, 2), over=np.array([True, False]))
+    with pytest.raises(EnvironmentFailure, match=r"shape \(2, 2\); expected \(2, 3\)"):
+        check_mask(mask, (2, 3), over=np.array([False, True]))

@@ -39,7 +39,8 @@ def learning_curve(
     along, values = by_seed(metrics, STEP, RETURN)
     if np.isfinite(values).any():
         _draw(axes, along, values)
-        axes.legend(edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=9)
+        # Not "best", which compares all points with all places.
+        axes.legend(loc="lower right", edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=9)
     else:
         _note(axes, "no return per episode yet")
     _write(path, figure)

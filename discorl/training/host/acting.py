@@ -73,7 +73,7 @@ class HostActor:
             self._vector = self._environment.start(self._count, self._seed, render=self._render)
             found = self._vector.reset()
             self._observation = check_observation(found, self._expected, self._count)
-            self._mask = self._ask_mask()
+            self._mask = self._ask_mask(np.zeros(self._count, bool))
         programs = self._programs.programs
         self._page, self._recurrent_state = programs.page(), programs.blank()
         for x, seen in zip(*map(jax.tree.leaves, (self._page, self._observation)), strict=True):
@@ -187,20 +187,16 @@ class HostActor:
                     raise EnvironmentFailure(
                         f"returned {name} of shape {shape}; expected {(self._count,)}"
                     )
-            self._mask = self._ask_mask()
+            self._mask = self._ask_mask((step.terminated | step.truncated) & ~step.first)
         return step
 
-    def _ask_mask(self) -> np.ndarray | None:
+    def _ask_mask(self, over: np.ndarray) -> np.ndarray | None:
         """Legal actions at the latest observations, [E, A] bool, if the environment has a mask."""
         if not self._environment.has_action_mask:
             return None
         assert self._vector is not None
         mask = np.asarray(self._vector.action_mask(), bool)
-        expected = (self._count, self._environment.num_actions)
-        if mask.shape != expected:
-            raise EnvironmentFailure(
-                f"returned an action mask of shape {mask.shape}; expected {expected}"
-            )
+        check_mask(mask, (self._count, self._environment.num_actions), over)
         return mask
 
     def _check(self, buffer: RolloutBuffer, leaves: list[np.ndarray], before: int) -> None:
@@ -246,3 +242,16 @@ class HostActor:
         return EnvironmentFailure(
             f"{self._environment.name}: {who} failed at {step}: it {failure}", index
         )
+
+
+def check_mask(mask: np.ndarray, expected: tuple[int, int], over: np.ndarray) -> None:
+    """Refuses an action mask of another shape than [E, A], or without a legal action.
+
+    `over`, [E] bool, is where an episode has ended: there, no action needs to be legal.
+    """
+    if mask.shape != expected:
+        raise EnvironmentFailure(
+            f"returned an action mask of shape {mask.shape}; expected {expected}"
+        )
+    if not (mask.any(axis=1) | over).all():
+        raise EnvironmentFailure("returned an action mask without a legal action within an episode")
