@@ -157,7 +157,12 @@ def test_rules_list_and_show(capsys):
     assert listed["ppo"] == "hand-designed"
     assert listed["disco103"] == "learned"
     status, out, _ = run(capsys, "rules", "show", "ppo", "--json")
-    assert (status, json.loads(out)["kind"]) == (0, "hand-designed")
+    shown = json.loads(out)
+    assert (status, shown["kind"]) == (0, "hand-designed")
+    assert (shown["settings"]["clip"], shown["recipe"]["learning_rate"]) == (0.2, 4e-4)
+    lines = run(capsys, "rules", "show", "ppo")[1].splitlines()
+    assert "settings, as in `ppo:NAME=VALUE`, and their defaults:" in lines
+    assert ["clip", "0.2"] in [line.split() for line in lines]
 
 
 def test_rules_import_export_and_show_a_file(capsys, golden, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """The commands `discorl rules ...`: which rules there are, and moving their files."""
 
+import dataclasses
 import inspect
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,7 @@ import tyro
 
 from discorl import rules
 from discorl.cli.commands import UNSET, Command, Result, command
-from discorl.cli.tables import table
+from discorl.cli.tables import paragraph, table
 from discorl.rules import REGISTRY, Rule, conformance, registry
 from discorl.rules.files import hub, library, trees, weights
 from discorl.runs import npz
@@ -48,7 +49,7 @@ def _description(entry: library.Entry) -> str:
 def show(
     rule: tyro.conf.Positional[str], rules_path: Annotated[Path | None, UNSET] = None
 ) -> Result:
-    """Show what a rule is: its origin and sizes.
+    """Show what a rule is: its settings and recipe, or the origin and sizes of a learned one.
 
     Args:
         rule: name of a rule, or path of a rule file.
@@ -58,8 +59,18 @@ def show(
     if code is not None:
         kind = _kind_of(code) if isinstance(code, type) else "of your own"
         description = inspect.getdoc(code) or ""
+        settings = _settings_of(code)
+        recipe = dict(getattr(code, "recipe", {}))
         data = {"name": rule, "kind": kind, "description": description}
-        return Result(data, f"{rule} ({kind})\n\n{description}")
+        lines = [f"{rule} ({kind})", "", *map(paragraph, description.splitlines())]
+        for title, values in (
+            (f"settings, as in `{rule}:NAME=VALUE`, and their defaults", settings),
+            ("recipe, the training settings that suit it", recipe),
+        ):
+            if values:
+                rows = [(f"  {name}", str(value)) for name, value in values.items()]
+                lines += ["", f"{title}:", table(rows)]
+        return Result(data | {"settings": settings, "recipe": recipe}, "\n".join(lines))
     path = library.find(rule, rules_path)
     archive = library.read(path)
     head = {
@@ -232,6 +243,17 @@ def _row(
         "state": state,
         "path": where,
         "description": description,
+    }
+
+
+def _settings_of(code: Any) -> dict[str, Any]:
+    """The settings that a rule's name may carry, with their defaults."""
+    if not dataclasses.is_dataclass(code):
+        return {}
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(code)
+        if field.init and field.default is not dataclasses.MISSING
     }
 
 
