@@ -11,6 +11,7 @@ import pytest
 from commands import run
 from PIL import Image
 
+from discorl.cli import train
 from discorl.runs import Run
 
 TRAIN = [
@@ -69,6 +70,14 @@ def test_train_in_words_and_in_a_directory_of_its_own(capsys, tmp_path, monkeypa
         directory = f"runs/actor_critic-catch-rows-4-columns-5-{number}"
         assert f"next: discorl evaluate {directory}" in out
         assert (tmp_path / directory / "metrics.csv").exists()
+
+
+def test_a_directory_is_named_after_the_rule_as_given(tmp_path):
+    (tmp_path / "ppo.toml").write_text('rule = "ppo:epochs=2"')
+    config = ["--config", str(tmp_path / "ppo.toml")]
+    assert train._rule_given([*config, "--seed=3"], "discorl train") == "ppo:epochs=2"
+    assert train._rule_given([*config, "--rule", "muesli"], "discorl train") == "muesli"
+    assert train._rule_given([], "discorl train") == "lean1"
 
 
 def test_evaluate(capsys, trained, tmp_path):
@@ -284,13 +293,13 @@ def test_a_reader_that_leaves_early():
     assert done.returncode == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version", "--json"]])
 def test_an_overview_does_not_wait_for_jax(arguments):
     check = "import atexit, sys; atexit.register(lambda: print('jax' in sys.modules)); "
     command = [sys.executable, "-c", check + "from discorl.cli import main; main()", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == (0 if arguments else 2)
-    assert done.stdout.startswith("discorl " if arguments == ["--version"] else "usage: discorl ")
+    assert done.stdout.startswith("discorl " if "--version" in arguments else "usage: discorl ")
     assert done.stdout.endswith("\nFalse\n")
 
 

@@ -13,7 +13,8 @@ from documents import PAGES, ROOT
 
 import discorl
 from discorl import cli
-from discorl.cli import commands, running
+from discorl.cli import commands, inspect, running
+from discorl.reports.inspection import ANALYSES
 from discorl.rules.files import library
 
 REPOSITORY = "https://github.com/discorl/discorl"
@@ -179,3 +180,15 @@ def test_the_reference_names_every_command():
     for name, (module, _) in cli.COMMANDS.items():
         for action in importlib.import_module(module).COMMANDS:
             assert f"`discorl {name} {action}".rstrip() in text
+
+
+def test_a_star_import_brings_the_public_names():
+    names: dict = {}
+    exec("from discorl import *", names)
+    assert set(names) - {"__builtins__"} == set(discorl.__all__)
+    assert {"train", "PRESETS", "networks"} <= set(discorl.__all__)
+
+
+def test_help_lists_every_analysis():
+    words = " ".join((inspect.inspect_command.__doc__ or "").split())
+    assert f"analyses to run: {', '.join(ANALYSES)};" in words

@@ -9,8 +9,9 @@ from clocks import Clock, Clocks
 
 import discorl
 from discorl.envs.catch import Catch
+from discorl.rules.actor_critic import ActorCritic
 from discorl.runs.metrics import RETURN, TOTAL_LOSS
-from discorl.training.assembly import make_trainer
+from discorl.training.assembly import create_run, load_trainer, make_trainer
 
 SCALE = 8.0  # a power of two, so that products are exact
 SMALL = {
@@ -62,6 +63,18 @@ def test_rewards_of_environments_on_the_host_are_scaled_as_well():
     large = discorl.train(**SMALL, environment=Clocks(LargeClock))
     np.testing.assert_array_equal(scaled.metrics[TOTAL_LOSS], large.metrics[TOTAL_LOSS])
     np.testing.assert_array_equal(SCALE * scaled.metrics[RETURN], large.metrics[RETURN])
+
+
+def test_a_run_records_its_scale_and_a_resume_keeps_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(ActorCritic, "reward_scale", lambda self, span: 2.0)
+    config = discorl.configure("actor_critic:discount=0.9", "catch:rows=5,columns=5")
+    objects = {"environment": None, "network": None, "rule": None}
+    with create_run(tmp_path / "run", make_trainer(config), **objects) as run:
+        assert run.config["agent"]["reward_scale"] == 2.0
+        assert run.config["agent"]["discount"] == 0.9
+        monkeypatch.setattr(ActorCritic, "reward_scale", lambda self, span: 3.0)
+        assert load_trainer(run).agent.config.reward_scale == 2.0
+    assert make_trainer(config).agent.config.reward_scale == 3.0
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, np.inf, np.nan])

@@ -21,7 +21,6 @@ COMMANDS = {
 }
 HELP = ("-h", "--help")
 INTERRUPTED = 130  # exit status, as shells have it for Ctrl-C
-NOTHING_SAVED = "interrupted before there was anything to save"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -33,16 +32,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             from discorl.cli import running  # here, because it needs JAX, and help should be quick
         except KeyboardInterrupt:
-            print(f"discorl: {NOTHING_SAVED}", file=sys.stderr)
+            print("discorl: interrupted before there was anything to save", file=sys.stderr)
             sys.exit(INTERRUPTED)
         sys.exit(running.main(given))
     from discorl import __version__
 
-    text = f"discorl {__version__}" if given == ["--version"] else _overview()
+    text = f"discorl {__version__}" if given[:1] == ["--version"] else _overview()
     try:
         print(text, flush=True)
     except BrokenPipeError:  # the reader has gone, as in `discorl --help | head`
         close_output()
+    except OSError as error:
+        close_output()
+        print(f"discorl: the standard output: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     sys.exit(0 if given else 2)
 
 

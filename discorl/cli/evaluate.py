@@ -7,6 +7,7 @@ import tyro
 
 from discorl.cli.commands import UNSET, Command, Result, command
 from discorl.envs import references
+from discorl.runs.progress import doing
 from discorl.training import films
 from discorl.training.evaluation import Evaluation, evaluate
 
@@ -39,6 +40,7 @@ def evaluate_command(
     """
     gif = None if no_gif else films.check(gif or run / "episode.gif", "gif", [".gif"])
     mp4 = None if mp4 is None else films.check(mp4, "mp4", [".mp4"])
+    doing("playing episodes")
     evaluation = evaluate(
         run,
         episodes=episodes,

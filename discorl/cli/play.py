@@ -8,7 +8,7 @@ import numpy as np
 import tyro
 
 from discorl.cli.commands import Command, Result, command
-from discorl.runs.progress import nothing_drawn
+from discorl.runs.progress import doing, nothing_drawn
 from discorl.training.evaluation import MAX_FRAMES, frames_of
 from discorl.types import UserError, validation
 
@@ -38,13 +38,14 @@ def play_command(
     """
     validation.number("fps", fps, above=0)
     validation.integer("max_steps", max_steps, least=1)
+    doing("recording the episode")
     frames = frames_of(run, seed=seed, greedy=greedy, best=best, max_frames=max_steps)
     if not frames:
         raise UserError(f"{run}: its environment cannot be drawn")
-    if window:
-        _show_in_window(frames, fps, str(run))
-    elif sys.stdout.isatty():
-        with nothing_drawn():
+    with nothing_drawn():
+        if window:
+            _show_in_window(frames, fps, str(run))
+        elif sys.stdout.isatty():
             _show(frames, fps)
     return Result({"run": str(run), "frames": len(frames)}, f"an episode of {len(frames)} frames")
 

@@ -11,6 +11,7 @@ from discorl.comparison.runner import KIND
 from discorl.reports import comparison, sweep
 from discorl.reports import run as run_page
 from discorl.runs import Run
+from discorl.runs.progress import doing
 from discorl.types import UserError
 
 
@@ -30,6 +31,7 @@ def report_command(
     for path in runs:
         with Run.open(path, read_only=True) as run:
             kinds.append(run.kind)
+    doing("statistics and figures")
     folder = out or runs[0] / "report"
     if kinds == [KIND]:
         results = load(runs[0])

@@ -12,12 +12,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from discorl.cli import COMMANDS, HELP, INTERRUPTED, NOTHING_SAVED, close_output
+from discorl.cli import COMMANDS, HELP, INTERRUPTED, close_output
 from discorl.cli.commands import Command, Result
 from discorl.runs.progress import Waiting
 from discorl.types import UserError
 
 UNEXPECTED = 70  # exit status of what is no mistake of the user's: EX_SOFTWARE
+# Options of one of several processes. Only process 0 may draw, and a failure ends a process without
+# clearing the line; until the bar of process 0 appears, nothing is drawn.
+_SHARED = ("--distributed", "--coordinator")
 _DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 
 
@@ -28,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         status = _tell(str(error), 2)
     except KeyboardInterrupt:  # long commands save what they have, and end in good order
-        status = _tell(NOTHING_SAVED, INTERRUPTED)
+        status = _tell("interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader has gone, as in `discorl ... | head`
         close_output()
         status = 1
@@ -93,10 +96,12 @@ def run(arguments: list[str]) -> int:
         _make_deterministic()
     rest = [argument for argument in rest if argument not in ("--json", "--deterministic")]
     _refuse_unusable(rest, program)
-    asked_for_help = bool(set(rest) & set(HELP))
+    options = {argument.partition("=")[0] for argument in rest}
+    asked_for_help = bool(options & set(HELP))
+    quiet = asked_for_help or bool(options & set(_SHARED))
     with (
         _output_kept(as_json and not asked_for_help),
-        contextlib.nullcontext() if asked_for_help else Waiting(program),
+        contextlib.nullcontext() if quiet else Waiting(program),
     ):
         result = _call(function, rest, program)
     if not result.silent:

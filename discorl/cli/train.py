@@ -19,9 +19,10 @@ from discorl.cli.commands import (
     values_of,
 )
 from discorl.envs import references
-from discorl.runs import processes
+from discorl.runs import config_files, processes
 from discorl.runs.metrics import STEP
 from discorl.training import TrainConfig, TrainResult, configure, train
+from discorl.training.config import DEFAULT_RULE
 from discorl.training.presets import small_preset
 
 
@@ -57,7 +58,8 @@ def train_command(arguments: list[str], program: str) -> Result:
         if small is not None and "preset" not in peek(arguments, program, "preset"):
             paper = f"preset {config.preset} is the paper's, for accelerators"
             print(f"{paper}; for a few CPU cores: --preset {small}", file=sys.stderr)
-        rule = Path(config.rule).stem if config.rule.endswith(".npz") else config.rule
+        rule = _rule_given(arguments, program)
+        rule = Path(rule).stem if rule.endswith(".npz") else rule
         result = result_of(
             train,
             config,
@@ -84,6 +86,14 @@ def _parse(arguments: list[str], program: str) -> tuple[_Arguments, TrainConfig]
     if parsed.steps is not None:
         given["steps"] = parsed.steps
     return parsed, configure(config=parsed.config, **given)
+
+
+def _rule_given(arguments: list[str], program: str) -> str:
+    """The rule as the user wrote it; that of the configuration has its recipe added."""
+    given = peek(arguments, program, "rule", "config")
+    if "rule" not in given and "config" in given:
+        given = config_files.read_settings(given["config"], "train")
+    return given.get("rule", DEFAULT_RULE)
 
 
 def _data(result: TrainResult) -> dict:

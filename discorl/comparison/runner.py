@@ -28,6 +28,7 @@ from discorl.comparison.scales import Scale
 from discorl.runs import Run, schemas
 from discorl.runs.files import naming, sha256_of
 from discorl.runs.interrupts import Stopped
+from discorl.runs.progress import doing
 from discorl.runs.schemas import Each
 from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import TrainConfig
@@ -86,11 +87,10 @@ def compare(
         raise UserError("give one of config, resume, and a suite or single settings")
     if (resume is None) == (out is None):
         raise UserError("give either out, a directory to make, or resume, one to go on with")
-    workers = None if isinstance(executor, str) else executor
-    made = None
-    if isinstance(executor, str):  # before the directory, which a wrong name must not leave behind
-        made = make_executor(executor, Path(out or resume or "") / "jobs")
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as workers:  # which end first
+        if isinstance(executor, str):  # now: a wrong name must not leave a directory behind
+            jobs = Path(out or resume or "") / "jobs"
+            executor = workers.enter_context(make_executor(executor, jobs))
         if resume is not None:
             run = stack.enter_context(Run.open(resume, accept_changes=accept_changes))
             _require_comparison(run)
@@ -99,9 +99,7 @@ def compare(
             assert out is not None
             config = config or configure_comparison(suite, **settings)
             run = stack.enter_context(create(Path(out), config))
-        if made is not None:
-            workers = stack.enter_context(made)
-        results = _Runner(run, tell or (lambda line: None), accept_changes, workers).run()
+        results = _Runner(run, tell or (lambda line: None), accept_changes, executor).run()
     if not results.finished:
         raise Stopped(results)
     return results
@@ -209,6 +207,7 @@ class _Runner:
             else:
                 runnable.append(cell)
         if self._executor is not None:
+            doing("waiting for workers")
             calls = {cell: self._call(cell) for cell in runnable}
             yield from run_elsewhere(self._executor, calls)
             return

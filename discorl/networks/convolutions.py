@@ -51,7 +51,7 @@ def convolutions(layers: Params, image: Array, first: Sequence[tuple[int, int]] 
             raise UserError(
                 f"an image of {image.shape[1]} x {image.shape[2]} is too small for the torso: "
                 f"{x.shape[1]} x {x.shape[2]} are left for convolution {i + 1} of {len(layers)}, "
-                f"expected at least {side} a side; use fewer filters"
+                f"expected at least {side} a side; use fewer filters or another torso"
             )
         x = jax.nn.relu(_convolve(layers[str(i)], x, side, stride))
     return x.reshape(x.shape[0], -1)

@@ -120,7 +120,7 @@ def recipe(
 ) -> dict[str, Any]:
     """Training settings that suit a rule, also in the tasks of a preset.
 
-    There are none of a learned rule that is not on this machine.
+    Empty for a learned rule that is not installed.
     """
     owner = _owner(rule, rules_path)
     found = dict(getattr(owner, "recipe", {}))

@@ -45,7 +45,7 @@ def check_processes(name: str, count: int) -> None:
     if free is not None and count > max(1, most := free // PROCESS):
         raise UserError(
             f"{name} is {count}; expected at most {max(1, most)}: a process takes at least "
-            f"{PROCESS / GIB} GiB, and {free / GIB:.1f} GiB of memory are available"
+            f"{PROCESS / GIB:.2f} GiB, and {free / GIB:.1f} GiB of memory are available"
         )
 
 
@@ -83,6 +83,15 @@ def _of_container() -> int | None:
     """Bytes left to a container with a limit."""
     try:
         most = int((_CGROUP / "memory.max").read_text())
-        return most - int((_CGROUP / "memory.current").read_text())
+        return most - int((_CGROUP / "memory.current").read_text()) + _of_cached_files()
     except (OSError, ValueError):  # no container, or no limit ("max")
         return None
+
+
+def _of_cached_files() -> int:
+    """Bytes of a container's files in the page cache, which give way when memory is needed."""
+    try:
+        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    return int(dict(line.split() for line in lines).get("inactive_file", 0))

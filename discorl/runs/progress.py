@@ -99,7 +99,7 @@ class Waiting(_Display):
         """Waits for a command."""
         super().__init__(stream, clock)
         self._what = what
-        self.doing = "preparing and compiling"
+        self.doing = "working"
 
     def __enter__(self) -> Self:
         if self._stream.isatty():
@@ -118,7 +118,7 @@ class Waiting(_Display):
 
 
 def doing(what: str) -> None:
-    """Says what the command is at, if somebody is waiting for it."""
+    """Says what the command is doing, if somebody is waiting for it."""
     for display in _displays:
         if isinstance(display, Waiting):
             display.doing = what

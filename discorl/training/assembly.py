@@ -38,7 +38,7 @@ def make_trainer(
     """Makes the trainer of a run.
 
     Args:
-        config: the settings.
+        config: the settings; the trainer's have the rule's discount and reward scale filled in.
         environment: an environment of your own, in place of the one that the settings name.
         network: makes a network from the rule's outputs and the observation's shapes; by default
             the standard one.
@@ -63,6 +63,8 @@ def make_trainer(
         discount=built.discount,  # `ppo:discount=0.9` wins
         reward_scale=_reward_scale(config.agent, built, environment),
     )
+    # A run records what was found here: a resume must not depend on the references of its day.
+    config = dataclasses.replace(config, agent=agent)
     shapes = environment.num_actions, environment.observation
     eta = jax.tree.map(jnp.asarray, eta)
     if not isinstance(environment, HostEnvironment):
