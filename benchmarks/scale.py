@@ -42,7 +42,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     rule, eta = starting_rule(config)
     population = Population(config, rule)
     found = {"agents": sum(population.counts), "eta": sum(x.size for x in jax.tree.leaves(eta))}
-    own = [device.process_index == processes.index() for device in population.devices]
+    own = [processes.owns(device) for device in population.devices]
     counts = [block.count * mine for block, mine in zip(population.blocks, own, strict=True)]
     adams = population._combination.init(eta, counts)
     gradients = {

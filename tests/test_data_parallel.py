@@ -29,12 +29,14 @@ def settings(name, parts):
 """
 # Trains on one device and on two, and prints the largest difference of a parameter.
 DEVICES = """
+from discorl.runs import processes
+
 name, seeds, parts = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 chosen = settings(name, parts)
 config = discorl.configure(seeds=seeds, **chosen)
 found, every = [], jax.devices()
 for devices in (every[:1], every):
-    jax.devices = lambda devices=devices: devices
+    processes.devices = lambda devices=devices: devices
     with discorl.make_trainer(config, rule=chosen["rule"]) as trainer:
         state, _, _ = trainer.run(trainer.init(), 20)
     found.append(jax.device_get(state.learner.params))

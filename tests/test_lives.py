@@ -115,11 +115,12 @@ def test_the_number_of_devices_changes_no_life():
     """In a process of its own: the number of devices is fixed when JAX starts."""
     script = (
         "import jax, numpy as np, test_lives as t\n"
+        "from discorl.runs import processes\n"
         "first, second = jax.devices()\n"
         "lives = t.Lives(t.FAMILY, t.AGENT, t.Lean(), size=1)\n"
         "start = t.start_of(lives)\n"
         "both = lives.run(*start, t.RATES, 40)\n"
-        "jax.devices = lambda: [first]\n"
+        "processes.devices = lambda: [first]\n"
         "one = lives.run(*start, t.RATES, 40)\n"
         "np.testing.assert_array_equal(both.return_sum, one.return_sum)\n"
         "np.testing.assert_array_equal(both.episodes, one.episodes)\n"

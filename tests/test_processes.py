@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import clusters
+import jax
 import numpy as np
 import pytest
 import toys
@@ -19,6 +20,7 @@ from timing import assert_same_tables
 import discorl
 from discorl import cli
 from discorl.cli import launch
+from discorl.runs import processes
 from discorl.runs.processes import Cluster
 
 COLLECTIVES = """
@@ -128,6 +130,25 @@ def test_processes_by_hand_need_all_that_describes_them():
         Cluster("localhost:1234", 2, 2)
     with pytest.raises(discorl.UserError, match="out is None"):
         discorl.discover(distributed=True, preset="demo")
+
+
+def test_a_connected_process_works_alone_unless_it_joins(monkeypatch):
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert (processes.index(), processes.count(), processes.exchange(5)) == (0, 1, [5])
+    assert processes.devices() == jax.local_devices()
+
+
+def test_processes_with_other_settings_or_parameters_are_named(monkeypatch):
+    def other_process(own):
+        return [own, own | {"learning_rate": 0.5, "the checksum of parameters": "0"}]
+
+    monkeypatch.setattr(processes, "exchange", other_process)
+    with pytest.raises(discorl.UserError) as error:
+        processes.require_same({"agent": {"learning_rate": 0.1, "batch": 4}}, np.arange(3))
+    assert "process 1 has other" in str(error.value)
+    assert "learning_rate is 0.1 here and 0.5 there, the checksum of" in str(error.value)
+    assert "batch" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ COMMANDS = {
     "evaluate": ("discorl.cli.evaluate", "Play the agents of a training run."),
     "play": ("discorl.cli.play", "Watch an episode of a training run."),
     "discover": ("discorl.cli.discover", "Discover a rule with a population of agents."),
-    "launch": ("discorl.cli.launch", "Discover in several processes on this machine."),
+    "launch": ("discorl.cli.launch", "Discover or train in several processes on this machine."),
     "compare": ("discorl.cli.compare", "Train several rules and compare them."),
     "sweep": ("discorl.cli.sweep", "Train a rule with different settings: which of them matter?"),
     "envs": ("discorl.cli.envs", "List, show and check environments."),

@@ -184,7 +184,7 @@ class RunOptions:
     resume: Annotated[Path | None, UNSET] = None
     """Run directory to continue, with its own settings."""
     accept_changes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """With --resume: continue even though files of the run were changed since it stopped."""
+    """When resuming: continue even though files of the run were changed since it stopped."""
     track: Annotated[str | None, UNSET] = None
     """Send the metrics to `wandb` or `trackio` as well, optionally with arguments of their `init`
     (`wandb:project=mine,mode=offline`)."""

@@ -59,10 +59,11 @@ def discover_command(arguments: list[str], program: str) -> Result:
             config,
             out=parsed.directory(f"discover-{config.preset}"),
             resume_if_exists=parsed.resume_if_exists,
+            accept_changes=parsed.accept_changes,
             track=parsed.track,
             distributed=parsed.cluster,
         )
-    silent = processes.index() > 0
+    silent = not processes.prints_results()
     return Result(_data(result), _text(result), ok=result.finished, silent=silent)
 
 

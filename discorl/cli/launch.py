@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from discorl.cli import HELP
 from discorl.cli.commands import Command, Result
 from discorl.runs import memory
 from discorl.runs.interrupts import interrupts
@@ -16,7 +17,6 @@ from discorl.types import UserError, validation
 
 HOST = "127.0.0.1"
 PATIENCE = 40.0  # seconds in which the others notice that one has ended; a heartbeat takes 20
-HELP = ("-h", "--help")
 # Has Linux kill a process together with the one that started it, then becomes the command.
 _START = """
 import ctypes, os, sys
@@ -63,8 +63,9 @@ def launch_command(arguments: list[str], program: str) -> Result:
         raise UserError("out is not given; expected a folder, the same for every start")
     options = [] if "--resume" in names else ["--resume-if-exists"]
     command = [sys.executable, "-m", "discorl.cli", *given.command, *options]
+    count = 1 if names & set(HELP) else given.processes
     with nothing_drawn():  # the processes have bars of their own
-        status, restarts = supervise(command, given.processes, given.restarts)
+        status, restarts = supervise(command, count, given.restarts)
     data = {"processes": given.processes, "restarts": restarts, "status": status}
     return Result(data, f"restarts: {restarts}", ok=status == 0)
 

@@ -65,12 +65,13 @@ def train_command(arguments: list[str], program: str) -> Result:
             config,
             out=parsed.directory(f"{rule}-{config.env}"),
             resume_if_exists=parsed.resume_if_exists,
+            accept_changes=parsed.accept_changes,
             start=parsed.start,
             track=parsed.track,
             distributed=parsed.cluster,
         )
     ok = result.finished and not result.lost.all()
-    return Result(_data(result), _text(result), ok=ok, silent=processes.index() > 0)
+    return Result(_data(result), _text(result), ok=ok, silent=not processes.prints_results())
 
 
 def _parse(arguments: list[str], program: str) -> tuple[_Arguments, TrainConfig]:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from discorl.runs import processes
 from discorl.types import Array
 
 _AXIS = "devices"
@@ -84,8 +85,7 @@ class OrderedSum:
             for i in rows:
                 self._order[blocks[i].agents] = offset + np.arange(blocks[i].count)
                 offset += blocks[i].count
-        here = jax.process_index()
-        self._held = {d: rows for d, rows in held.items() if d.process_index == here}
+        self._held = {d: rows for d, rows in held.items() if processes.owns(d)}
         self._mesh = Mesh(np.array(list(held)), (_AXIS,))
         self.program = jax.jit(
             jax.shard_map(

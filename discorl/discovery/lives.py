@@ -183,11 +183,11 @@ class Lives:
         """
         count = keys.shape[0]
         rates = jnp.broadcast_to(jnp.asarray(learning_rates, jnp.float32), (count,))
-        devices = jax.devices()
+        devices = processes.devices()
         parts = {}
         for call, first in enumerate(range(0, count, self.size)):
             device = devices[(place + call) % len(devices)]
-            if device.process_index == processes.index():
+            if processes.owns(device):
                 # The last lives of all fill up the last call.
                 chosen = np.minimum(np.arange(first, first + self.size), count - 1)
                 arguments = _rows((etas, tasks, keys, rates), chosen)

@@ -114,7 +114,7 @@ def discover(
             config = dataclasses.replace(config, rule=rules.text_of(own_rule))
         tell_of_sizes_left_out(config)
         built, eta = starting_rule(config, kept_start(run), own_rule)
-        processes.require_same(config.as_dict())
+        processes.require_same(config.as_dict(), eta)
         method = make_method(config, built, kept_costs(run))
         stack.callback(method.close)
         check_start(config, built, method.host_environments)

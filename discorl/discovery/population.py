@@ -159,14 +159,13 @@ class Population:
             described[i].env for i, group in enumerate(self.groups) if group.on_host
         ]
         self.blocks = blocks.split(self.counts, config.block_size)
-        every = list(jax.devices() if devices is None else devices)
+        every = list(processes.devices() if devices is None else devices)
         costs = processes.exchange(costs)[0]
         if len(costs) != len(self.blocks):
             costs = [block.count for block in self.blocks]
         dealt = blocks.deal(costs, len(every))
         self.devices = [every[place] for place in dealt]  # of each block
-        here = processes.index()
-        self._own = [i for i, d in enumerate(self.devices) if d.process_index == here]
+        self._own = [i for i, device in enumerate(self.devices) if processes.owns(device)]
         self.seconds = [float(cost) for cost in costs]  # that each block took in the last meta-step
         self._combination = Combination(config, blocks.OrderedSum(self.blocks, self.devices, every))
         self._group_of = np.repeat(np.arange(len(self.counts)), self.counts)  # of each agent

@@ -7,6 +7,7 @@ the others with it; the scheduler starts them all again, and the run is resumed.
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import pickle
 import sys
@@ -24,6 +25,7 @@ from discorl.types import PassingError, PyTree, UserError, validation
 HEARTBEAT_SECONDS = 20  # after which a silent process counts as dead
 START_SECONDS = 600  # that processes wait for each other at the start
 _AGREED = "raised in all processes"
+_working_together = False  # whether this process is within `joined`
 
 Answer = TypeVar("Answer")
 
@@ -57,13 +59,28 @@ class Cluster:
 
 
 def index() -> int:
-    """The number of this process."""
-    return jax.process_index() if jax.distributed.is_initialized() else 0
+    """The number of this process among those that work together; 0 if it works alone."""
+    return jax.process_index() if _working_together else 0
 
 
 def count() -> int:
-    """Number of processes."""
-    return jax.process_count() if jax.distributed.is_initialized() else 1
+    """Number of processes that work together; 1 outside of `joined`."""
+    return jax.process_count() if _working_together else 1
+
+
+def devices() -> list[jax.Device]:
+    """The devices of all processes that work together."""
+    return jax.devices() if _working_together else jax.local_devices()
+
+
+def owns(device: jax.Device) -> bool:
+    """Whether a device is one of this process."""
+    return device.process_index == jax.process_index()
+
+
+def prints_results() -> bool:
+    """Whether this process reports what all of a finished run's processes have found."""
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 @contextlib.contextmanager
@@ -78,7 +95,7 @@ def joined(cluster: Cluster | bool) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without_output())
-        _connect(Cluster() if cluster is True else cluster)
+        stack.enter_context(_connected(Cluster() if cluster is True else cluster))
         if index() > 0:
             nothing = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
             stack.enter_context(contextlib.redirect_stdout(nothing))
@@ -92,7 +109,9 @@ def joined(cluster: Cluster | bool) -> Iterator[None]:
             os._exit(2 if lasting else 1)
 
 
-def _connect(cluster: Cluster) -> None:
+@contextlib.contextmanager
+def _connected(cluster: Cluster) -> Iterator[None]:
+    global _working_together
     if not jax.distributed.is_initialized():
         try:
             jax.distributed.initialize(
@@ -113,8 +132,13 @@ def _connect(cluster: Cluster) -> None:
             raise PassingError(
                 f"the processes cannot meet: {error} (JAX must not have been used before)"
             ) from error
-    # The first collective waits for 30 seconds only, and compiling may take longer.
-    exchange(None)
+    _working_together = True
+    try:
+        # The first collective waits for 30 seconds only, and compiling may take longer.
+        exchange(None)
+        yield
+    finally:
+        _working_together = False
 
 
 @contextlib.contextmanager
@@ -171,12 +195,30 @@ def exchange(value: Any) -> list[Any]:
     ]
 
 
-def require_same(settings: Mapping[str, Any]) -> None:
-    """Refuses processes that were given different settings."""
-    for number, other in enumerate(exchange(settings)):
-        if other != settings:
-            names = ", ".join(name for name, value in settings.items() if value != other[name])
-            raise UserError(f"process {number} has other settings than this one: {names}")
+def require_same(settings: Mapping[str, Any], params: PyTree) -> None:
+    """Refuses processes that were given different settings, or found different parameters."""
+    own = dict(_flat(settings)) | {"the checksum of parameters": _digest(params)}
+    for number, other in enumerate(exchange(own)):
+        differing = [name for name, value in own.items() if value != other.get(name)]
+        if differing:
+            found = ", ".join(f"{x} is {own[x]} here and {other.get(x)} there" for x in differing)
+            raise UserError(f"process {number} has other settings than this one: {found}")
+
+
+def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        else:
+            yield name, value
+
+
+def _digest(tree: PyTree) -> str:
+    """A checksum of the numbers in a tree."""
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves(jax.device_get(tree)):
+        found.update(np.asarray(leaf).tobytes())
+    return found.hexdigest()[:16]
 
 
 def gather(tree: PyTree) -> PyTree:

@@ -105,6 +105,8 @@ def strangers_named(trainer: Trainer) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and processes.count() > 1:
+            raise  # most likely another process is gone
         config, rule = trainer.config, trainer.learner.rule
         own = {f"rule {config.rule}": rule, f"environment {config.env}": trainer.environment}
         names = [name for name, x in own.items() if not _is_ours(x)]

@@ -134,11 +134,12 @@ def train(
                 config, environment, network=network, rule=own_rule, programs=programs
             )
         check_processes(trainer.config, trainer.environment)
-        processes.require_same(trainer.config.as_dict())
         with strangers_named(trainer):
             template = jax.eval_shape(trainer.init)
         capacity.check_state(trainer.config, template)
         first = None if start is None else start_from(trainer, start)
+        starting = None if first is None else first.learner.params
+        processes.require_same(trainer.config.as_dict(), (trainer.eta, starting))
         if out is not None:
             run = stack.enter_context(
                 create_run(out, trainer, environment=environment, network=network, rule=own_rule)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from discorl.runs import processes
 from discorl.training.config import TrainConfig
 from discorl.training.state import TrainState
 from discorl.types import Array, PyTree
@@ -34,7 +35,7 @@ def placement(config: TrainConfig, state: TrainState) -> Any:
     """
     parts = config.seeds if config.seeds > 1 else config.agent.data_parallel
     devices: dict[int, list[jax.Device]] = {}
-    for device in jax.devices():
+    for device in processes.devices():
         devices.setdefault(device.process_index, []).append(device)
     most = min(map(len, devices.values()))
     each = max((n for n in range(1, most + 1) if parts % (n * len(devices)) == 0), default=0)

@@ -123,9 +123,13 @@ class CompiledTrainer(Trainer):
         if self.config.seeds > 1:
             function = jax.vmap(function, in_axes=(0, None, None))
         count = jax.ShapeDtypeStruct((), jnp.int32)
-        state = self._place(state)
         out = None
         if (shardings := placement(self.config, state)) is not None:
+            state = jax.tree.map(
+                lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+                state,
+                shardings,
+            )
             mesh = jax.tree.leaves(shardings)[0].mesh
             out = shardings, NamedSharding(mesh, PartitionSpec())  # metrics are read everywhere
         run = jax.jit(function, donate_argnums=0, out_shardings=out)
