@@ -1,7 +1,6 @@
 """Discovery in several processes and on several devices: always the same bits."""
 
 import json
-import os
 import random
 import shlex
 import signal
@@ -289,46 +288,37 @@ def test_folders_that_are_not_shared_are_refused(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the children of a process")
-@pytest.mark.parametrize("agents", ["toy", "real"])
-def test_random_kills_lose_nothing(agents, tmp_path):
+def test_random_kills_lose_nothing(undisturbed, tmp_path):
     """Twenty times a random process of two is killed at a random moment, also while saving."""
-    options = toys.COMMAND if agents == "toy" else shlex.split(REAL["lean"])
-    options = [*options, "--meta-steps", "60"]
-    ((status, errors, _),) = run(tmp_path / "whole", 1, options, TOY_AGENTS=agents)
-    assert status == 0, errors
-    out, chosen, ends = tmp_path / "run", random.Random(0), []
-    code = (
-        "import sys; from discorl.cli.launch import *; sys.exit(supervise(sys.argv[1:], 2, 99)[0])"
-    )
-    supervisor = subprocess.Popen(
-        [sys.executable, "-c", code, sys.executable, *command(out, *options)],
-        env=clusters.environment(TOY_AGENTS=agents, TOY_PAUSE="0.3"),
-    )
-    children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children")
-    while len(ends) < 20 and has_gone_on(out / "agents.csv", supervisor):
-        time.sleep(chosen.uniform(0, 2))
-        started = [int(number) for number in children.read_text().split()]
-        if len(started) < 2:
-            continue
-        os.kill(chosen.choice(started), signal.SIGKILL)
-        killed = time.monotonic()
-        while any(Path(f"/proc/{number}").exists() for number in started):
-            time.sleep(0.02)
-        ends.append(time.monotonic() - killed)
-    supervisor.wait(3600)
-    print(f"{agents} agents, {len(ends)} kills; all ended within {max(ends):.1f} s of each")
-    assert len(ends) == 20 and max(ends) < 25
-    assert_same_runs(tmp_path / "whole", out)
+    out, chosen = tmp_path / "run", random.Random(0)
+    kills, ends = 0, []
+    while True:
+        address = clusters.free_address()
+        started = [start(out, i, 2, address, TOY_PAUSE="0.3") for i in range(2)]
+        if kills < 20:
+            wait_for_a_change(out, started)
+            time.sleep(chosen.uniform(0, 3))
+            victim = chosen.choice(started)
+            if victim.poll() is None:
+                victim.kill()
+                kills += 1
+                killed = time.monotonic()
+                for child in started:
+                    child.wait(60)
+                ends.append(time.monotonic() - killed)
+        codes = [child.wait(600) for child in started]
+        if codes == [0, 0]:
+            break
+    print(f"{kills} kills; all ended within {max(ends, default=0):.1f} s of each")
+    assert max(ends, default=0) < 25
+    assert_same_runs(undisturbed, out)
 
 
-def has_gone_on(table, supervisor):
-    """Waits for the next rows of a table; False if the run ends first."""
-    size = None
-    while supervisor.poll() is None:
-        found = table.stat().st_size if table.exists() else 0
-        if size is not None and found > size:
-            return True
-        size = found  # a resumed run begins by cutting the table
+def wait_for_a_change(out, started):
+    """Until the run has begun to make meta-steps, or ended."""
+    table = out / "agents.csv"
+    before = table.stat().st_mtime if table.exists() else 0
+    while all(child.poll() is None for child in started):
+        if table.exists() and table.stat().st_mtime > before:
+            return
         time.sleep(0.05)
-    return False
