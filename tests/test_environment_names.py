@@ -113,6 +113,8 @@ def test_reference_scores_are_the_published_ones():
         "procgen-hard": 16,
         "crafter": 1,
         "craftax": 4,
+        "gymnax": 7,
+        "minigrid": 23,
     }
     for table in tables.values():
         assert all(low < high for low, high in table["scores"].values())

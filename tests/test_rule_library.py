@@ -219,7 +219,7 @@ def test_show_command_gives_origin_sizes_and_metadata(rule_cache, tmp_path):
     data, text = run("show", "tiny7", "--rules-path", SMALL)
     assert data["path"] == str(SMALL)
     data, text = run("show", "by_hand")
-    assert text.endswith("With more to say.")
+    assert "\n\nWith more to say.\n\nsettings, as in `by_hand:NAME=VALUE`" in text
 
 
 def test_import_then_export_is_lossless(tmp_path):
