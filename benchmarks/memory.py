@@ -3,8 +3,9 @@
     python benchmarks/memory.py train --updates 1000000 --after 10000
     python benchmarks/memory.py discover --hours 1 --after 100
 
-The growth is that of the highest sample from `--after` updates on, against the sample there. A
-training logs every update and saves ten times as often as the samples are taken.
+Every sample is reported with its growth against the first, which is taken at `--after` updates;
+the first line has the highest. A training logs every update and saves ten times as often as the
+samples are taken.
 """
 
 import argparse
@@ -36,16 +37,17 @@ class Sampler:
         self._start, self._hours = time.monotonic(), hours
 
     def __call__(self, rows: list[dict[str, float]]) -> None:
-        update = int(rows[-1]["update"])
-        if update < self._next:
-            return
-        self._next += self._every
-        seconds = time.monotonic() - self._start
-        self.samples.append({"update": update, "seconds": seconds, "resident_mb": resident_mb()})
+        update, seconds = int(rows[-1]["update"]), time.monotonic() - self._start
+        if update >= self._next:
+            self._next += self._every
+            sample = {"update": update, "seconds": seconds, "resident_mb": resident_mb()}
+            self.samples.append(sample)
         if seconds > self._hours * 3600:
             raise KeyboardInterrupt
 
     def rows(self) -> list[dict]:
+        if not self.samples:
+            raise SystemExit("no sample was taken; give a smaller --after, or more time or updates")
         first = self.samples[0]["resident_mb"]
         return [x | {"growth_percent": 100 * (x["resident_mb"] / first - 1)} for x in self.samples]
 
@@ -71,7 +73,9 @@ def main() -> None:
                 discorl.discover(meta_steps=options.updates, out=out, track=sampler, **settings)
         except KeyboardInterrupt:
             pass
-    report(sampler.rows())
+    rows = sampler.rows()
+    print(f"highest growth: {max(row['growth_percent'] for row in rows):.2f}%")
+    report(rows)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ or epsilon. What changes a program is drawn for three settings at once, since co
 as long as training; learning rates are drawn for each. All train in one environment with the
 network of its preset.
 
-The search is a comparison: stopped, it goes on where it was, and `discorl report OUT` shows it.
-OUT/recipes.json has every setting with its mean return, the best of each rule first, and
-OUT/recipes.toml the best ones for a comparison: `discorl compare --suite OUT/recipes.toml`.
+The search is a comparison. The same command continues one that was stopped, and `discorl report
+OUT` shows it. OUT/recipes.json has every setting with its mean return, the best of each rule first,
+and OUT/recipes.toml the best ones for a comparison: `discorl compare --suite OUT/recipes.toml`.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 import discorl
-from discorl.comparison import Results
+from discorl.comparison import ComparisonConfig, Results, load, suite_files
+from discorl.comparison.entries import RuleEntry, read_entries
 
 RULES = ("lean1", "ppo", "q_lambda", "actor_critic", "muesli", "disco103")
 SETTINGS, OWN, TOGETHER = 8, 2, 3
@@ -76,52 +77,73 @@ def ranking(results: Results, rules: tuple[str, ...]) -> dict[str, list[dict[str
             mean = None if returns is None else float(np.mean(returns))
             entry = {"rule": cell.rule.rule, **cell.rule.settings, "return": mean}
             found[cell.rule.label.split()[0]].append(entry)
-    return {
-        rule: sorted(rows, key=lambda row: -np.inf if row["return"] is None else row["return"])[
-            ::-1
-        ]
-        for rule, rows in found.items()
-    }
+
+    def rank(row: Mapping[str, Any]) -> float:
+        return np.inf if row["return"] is None else -row["return"]
+
+    return {rule: sorted(rows, key=rank) for rule, rows in found.items()}
 
 
 def suite(rows: Mapping[str, list[dict[str, Any]]], extends: str) -> str:
-    """The best setting of each rule, as a suite in TOML that extends another."""
+    """The best setting of each rule, as a suite in TOML that extends another.
+
+    A rule has as many seeds as there. One whose settings all failed is left out.
+    """
+    entries = read_entries(suite_files.load(extends)["rules"], RuleEntry)
+    seeds = {entry.label: entry.seeds for entry in entries if entry.seeds is not None}
     lines = [f"extends = {json.dumps(extends)}", "rules = ["]
     for label, tried in rows.items():
+        if tried[0]["return"] is None:
+            continue
         best = {name: value for name, value in tried[0].items() if name != "return"}
         entry = {"rule": best.pop("rule"), "label": label}
         rates = {"learning_rates": [best.pop("learning_rate")]}
-        fewer = {"seeds": 3} if label == "disco103" else {}
+        fewer = {"seeds": seeds[label]} if label in seeds else {}
         pairs = [f"{name} = {json.dumps(x)}" for name, x in (entry | rates | fewer).items()]
         settings = ", ".join(f"{name} = {json.dumps(x)}" for name, x in best.items())
         lines.append(f"    {{ {', '.join(pairs)}, settings = {{ {settings} }} }},")
     return "\n".join([*lines, "]", ""])
 
 
+def configure(rules: Sequence[str], env: str, steps: int) -> ComparisonConfig:
+    """The search as a comparison."""
+    return discorl.configure_comparison(
+        rules=[draw(rule, n) for rule in rules for n in range(SETTINGS)],
+        environments=[env],
+        steps=steps,
+        seeds=1,
+        seed=FIRST_SEED,
+        sweep_seed=FIRST_SEED + 1,
+        settings={"log_every": 10, "checkpoint_every": 1000},
+        name="recipes",
+    )
+
+
+def search(config: ComparisonConfig, folder: Path) -> Results:
+    """Makes or continues a search."""
+    if not folder.exists():
+        return discorl.compare(config, out=folder, tell=print)
+    if load(folder).config != config:
+        raise discorl.UserError(
+            f"{folder} holds a search with other rules, another environment or other steps; "
+            "expected the same ones, or another --out"
+        )
+    return discorl.compare(resume=folder, tell=print)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rules", nargs="+", default=RULES)
     parser.add_argument("--env", default="gymnax:Breakout-MinAtar")
-    parser.add_argument("--suite", default="minatar", help="that the best settings are for")
+    parser.add_argument("--suite", default="minatar", help="suite that recipes.toml extends")
     parser.add_argument("--steps", type=int, default=150_000)
     parser.add_argument("--out", default="runs/recipes")
     arguments = parser.parse_args()
     folder = Path(arguments.out)
-    if folder.exists():
-        results = discorl.compare(resume=folder, tell=print)
-    else:
-        results = discorl.compare(
-            rules=[draw(rule, n) for rule in arguments.rules for n in range(SETTINGS)],
-            environments=[arguments.env],
-            steps=arguments.steps,
-            seeds=1,
-            seed=FIRST_SEED,
-            sweep_seed=FIRST_SEED + 1,
-            settings={"log_every": 10, "checkpoint_every": 1000},
-            name="recipes",
-            out=folder,
-            tell=print,
-        )
+    try:
+        results = search(configure(arguments.rules, arguments.env, arguments.steps), folder)
+    except discorl.UserError as error:
+        parser.error(str(error))
     rows = ranking(results, tuple(arguments.rules))
     (folder / "recipes.json").write_text(json.dumps(rows, indent=1))
     (folder / "recipes.toml").write_text(suite(rows, arguments.suite))

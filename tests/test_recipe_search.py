@@ -1,11 +1,16 @@
 """The search for recipes: equally many settings for all rules, all of them valid."""
 
+from types import SimpleNamespace
+
+import pytest
 import recipe_search
 
-from discorl.comparison import configure_comparison
+import discorl
+from discorl.comparison import configure_comparison, runner
+from discorl.comparison.results import final_cells
 from discorl.training import configure
 
-HAND_DESIGNED = [rule for rule in recipe_search.RULES if rule != "disco103"]
+INSTALLED = [rule for rule in recipe_search.RULES if rule != "disco103"]  # without a download
 
 
 def test_every_rule_gets_as_many_settings_and_programs():
@@ -26,18 +31,47 @@ def test_every_rule_gets_as_many_settings_and_programs():
 
 def test_the_settings_are_accepted_and_the_best_make_a_suite(tmp_path):
     rows = {}
-    for rule in HAND_DESIGNED:
+    for rule in INSTALLED:
         for i in range(recipe_search.SETTINGS):
             entry = recipe_search.draw(rule, i)
             configure(entry["rule"], "gymnax:Breakout-MinAtar", **entry["settings"])
         rows[rule] = [{"rule": entry["rule"], **entry["settings"], "return": 1.0}]
+    rows["gone"] = [{"rule": "gone", "learning_rate": 1e-3, "return": None}]
     file = tmp_path / "recipes.toml"
     file.write_text(recipe_search.suite(rows, "minatar"))
     config = configure_comparison(file)
-    assert [rule.label for rule in config.rules] == HAND_DESIGNED
+    assert [rule.label for rule in config.rules] == INSTALLED
     assert config.steps == 2_000_000
     for rule in config.rules:
         training = config.training(rule, config.environments[0], *config.rates(rule))
         drawn = recipe_search.draw(rule.label, recipe_search.SETTINGS - 1)
         assert training.agent.optimiser.learning_rate == drawn["settings"]["learning_rate"]
         assert training.agent.num_envs == drawn["settings"]["num_envs"]
+
+
+def test_disco103_has_the_seeds_of_the_suite():
+    rows = {"disco103": [{"rule": "disco103", "learning_rate": 1e-3, "return": 1.0}]}
+    assert "seeds = 3," in recipe_search.suite(rows, "minatar")
+    assert "seeds" not in recipe_search.suite(rows, "laptop")
+
+
+def test_the_best_setting_comes_first_and_a_failed_one_last():
+    entries = [recipe_search.draw("ppo", i) for i in range(4)]
+    cells = final_cells(configure_comparison(rules=entries, environments=["catch"], seeds=1), {})
+    returns = ([], [1.0], [2.0, 4.0], [1.0])
+    records = [{"returns": found} if found else {"status": "failed"} for found in returns]
+    final = dict(zip(cells, records, strict=True))
+    tried = recipe_search.ranking(SimpleNamespace(final=final), ("ppo",))["ppo"]
+    assert [row["return"] for row in tried] == [3.0, 1.0, 1.0, None]
+    rates = [entry["settings"]["learning_rate"] for entry in entries]
+    assert [row["learning_rate"] for row in tried] == [rates[i] for i in (2, 1, 3, 0)]
+
+
+def test_a_search_is_continued_only_with_the_same_arguments(tmp_path, monkeypatch):
+    config = recipe_search.configure(["ppo"], "catch", 100)
+    runner.create(tmp_path / "search", config).close()
+    monkeypatch.setattr(discorl, "compare", lambda **given: given["resume"])
+    assert recipe_search.search(config, tmp_path / "search") == tmp_path / "search"
+    other = recipe_search.configure(["ppo"], "catch", 200)
+    with pytest.raises(discorl.UserError, match="holds a search with other rules"):
+        recipe_search.search(other, tmp_path / "search")

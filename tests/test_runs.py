@@ -184,15 +184,16 @@ def test_tensorboard_has_a_folder_per_seed(run):
         ("config", {}, None, "run", "give one of config, resume and single settings"),
         (None, {"seed": 1}, None, "run", "give one of config, resume and single settings"),
         (None, {}, "new", "run", "give either resume or out"),
+        (None, {}, None, None, "out is None; expected a folder that all processes share"),
     ],
 )
 def test_settings_come_from_one_place(config, settings, out, resume, message):
     with pytest.raises(UserError, match=message):
-        check_source(config, settings, out=out, resume=resume)
+        check_source(config, settings, out=out, resume=resume, shared=True)
 
 
 def test_one_source_of_settings_is_accepted():
-    check_source("config", {}, out="new", resume=None)
+    check_source("config", {}, out="new", resume=None, shared=False)
     check_source(None, {"seed": 1}, out="new", resume=None)
     check_source(None, {}, out=None, resume="run")
 

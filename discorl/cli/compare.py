@@ -130,7 +130,7 @@ def _text(results: Results, written: Path) -> str:
         count = len(results.tasks)
         scores = "normalised scores" if results.normalised else "returns as they are"
         lines.append(
-            f"{scores}, 95% intervals, {results.config.runs} runs in each of {count} "
+            f"{scores}, 95% intervals, {results.config.runs_text} runs in each of {count} "
             f"environment{'s' if count > 1 else ''}"
         )
         lines.append(paragraph(costs.NOTE))

@@ -100,7 +100,7 @@ class ComparisonConfig:
         return self.seeds if rule.seeds is None else rule.seeds
 
     @property
-    def runs(self) -> str:
+    def runs_text(self) -> str:
         """The number of agents, and of those rules that have fewer."""
         fewer = [f"{r.seeds} of {r.label}" for r in self.rules if self.seeds_of(r) < self.seeds]
         return f"{self.seeds}" + (f" ({', '.join(fewer)})" if fewer else "")

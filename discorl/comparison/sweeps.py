@@ -58,8 +58,8 @@ def configure_sweep(
     """
     shared = {} if settings is None else settings
     check_settings({"settings": shared}, _ELSEWHERE)
-    for name in set(shared) & set(over):
-        raise UserError(f"settings has {name!r}, which over varies; expected it in one of them")
+    if both := ", ".join(map(repr, sorted(set(shared) & set(over)))):
+        raise UserError(f"settings has {both}, which over varies; expected it in one of them")
     space = {name: _values(name, values) for name, values in over.items()}
     if not space:
         raise UserError("over is empty; expected the values of at least one setting")
@@ -82,17 +82,18 @@ def configure_sweep(
     )
 
 
-def read_space(texts: Sequence[str], argument: str = "over") -> dict[str, Sequence[Any] | Range]:
+def read_space(texts: Sequence[str]) -> dict[str, Sequence[Any] | Range]:
     """Reads values of settings: `learning-rate=1e-4,1e-3`, `unroll=8..32`, `hidden=64 64,128`."""
+    return _read(texts, "over", "NAME=VALUE,VALUE,... or NAME=LOW..HIGH")
+
+
+def _read(texts: Sequence[str], argument: str, expected: str) -> dict[str, Sequence[Any] | Range]:
     space: dict[str, Sequence[Any] | Range] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not all(value.strip() for value in values.split(",")):
-            form = (
-                "NAME=VALUE" if argument == "settings" else "NAME=VALUE,VALUE,... or NAME=LOW..HIGH"
-            )
-            raise UserError(f"{argument} is {text!r}; expected {form}")
+            raise UserError(f"{argument} is {text!r}; expected {expected}")
         if name in space:
             raise UserError(f"{argument} has {name!r} twice; expected all its values together")
         read = [specs.parse(f"over:value={x}").parameters["value"] for x in values.split(",")]
@@ -103,7 +104,7 @@ def read_space(texts: Sequence[str], argument: str = "over") -> dict[str, Sequen
 def read_settings(texts: Sequence[str]) -> dict[str, Any]:
     """Reads settings with a single value each: `preset=small`, `hidden=64 64`."""
     shared = {}
-    for name, values in read_space(texts, "settings").items():
+    for name, values in _read(texts, "settings", "NAME=VALUE").items():
         settings.require_known(TrainConfig, name, "settings: ")
         if len(values) != 1:
             raise UserError(f"settings: {name} has {len(values)} values; expected one, or see over")

@@ -48,7 +48,7 @@ def context(results: Results, scores: bytes, drawn: list[charts.Chart]) -> dict[
     return {
         "about": config.about,
         "best": _best(results),
-        "runs": config.runs,
+        "runs": config.runs_text,
         "environments": f"{len(tasks)}" if whole else f"{len(tasks)} of {len(config.environments)}",
         "steps": config.steps,
         "samples": SAMPLES,

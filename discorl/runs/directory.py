@@ -276,9 +276,7 @@ class Run:
 
     def checkpoint_updates(self) -> list[int]:
         """The updates that have a checkpoint, in order."""
-        found = (file.stem for file in (self.path / "checkpoints").glob("*.npz"))
-        updates = (int(name) for name in found if name.isdecimal() and name.isascii())
-        return sorted(update for update in updates if self._checkpoint(update).exists())
+        return folders.checkpoint_updates(self.path / "checkpoints")
 
     @property
     def finite_checkpoint(self) -> Path | None:
@@ -327,16 +325,13 @@ class Run:
             raise RuntimeError(f"the run {self.path} is closed or was opened for reading only")
 
     def _checkpoint(self, update: int) -> Path:
-        return self.path / "checkpoints" / f"{update:08d}.npz"
+        return folders.checkpoint(self.path / "checkpoints", update)
 
     def _go_back_to(self, update: int | None) -> None:
         if self._lock is None:
             return
-        for later in self.checkpoint_updates():
-            if update is not None and later > update:
-                # Damaged, and in the way: by its number it would count among the newest to keep.
-                damaged = self._checkpoint(later)
-                damaged.replace(damaged.with_name(damaged.name + ".damaged"))
+        if update is not None:
+            folders.set_aside_later(self.path / "checkpoints", update)
         with folders.troubles_reported(self.path, "nothing was changed"):
             self._note(tables={})  # so that a kill in between does not look like an edit
             for table in self._tables.values():

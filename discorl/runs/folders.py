@@ -52,6 +52,26 @@ def require_free(path: Path, copies: Collection[str]) -> None:
             )
 
 
+def checkpoint(folder: Path, update: int) -> Path:
+    """The file of a checkpoint."""
+    return folder / f"{update:08d}.npz"
+
+
+def checkpoint_updates(folder: Path) -> list[int]:
+    """The updates that have a checkpoint, in order."""
+    names = (file.stem for file in folder.glob("*.npz"))
+    updates = (int(name) for name in names if name.isdecimal() and name.isascii())
+    return sorted(update for update in updates if checkpoint(folder, update).exists())
+
+
+def set_aside_later(folder: Path, update: int) -> None:
+    """Renames checkpoints after an update: they are damaged, and would count as the newest."""
+    for later in checkpoint_updates(folder):
+        if later > update:
+            damaged = checkpoint(folder, later)
+            damaged.replace(damaged.with_name(damaged.name + ".damaged"))
+
+
 def part_of_checkpoint(folder: Path, update: int, process: int) -> Path:
     """The file for the arrays of a process other than the first."""
     return folder / f"{update:08d}.part-{process}.npz"
