@@ -194,8 +194,8 @@ def test_settings_come_from_one_place(config, settings, out, resume, message):
 
 def test_one_source_of_settings_is_accepted():
     check_source("config", {}, out="new", resume=None, shared=False)
-    check_source(None, {"seed": 1}, out="new", resume=None)
-    check_source(None, {}, out=None, resume="run")
+    check_source(None, {"seed": 1}, out="new", resume=None, shared=True)
+    check_source(None, {}, out=None, resume="run", shared=True)
 
 
 def test_a_stopwatch_leaves_compilation_out():
