@@ -1,9 +1,12 @@
 """Cells of a comparison on workers: lost ones are run again, and the numbers are the same."""
 
 import concurrent.futures
+import contextlib
 import functools
 import os
 import signal
+import sys
+import types
 import zlib
 
 import clusters
@@ -77,6 +80,25 @@ def test_a_pool_that_breaks_is_reported(tmp_path):
 def test_other_executors_are_refused(text, message, tmp_path):
     with pytest.raises(discorl.UserError, match=message):
         executors.make_executor(text, tmp_path)
+
+
+def test_a_comparison_that_cannot_begin_closes_its_client(tmp_path, monkeypatch):
+    closed = []
+
+    class Client(contextlib.ExitStack):
+        """Stands in for a client of Dask."""
+
+        def __init__(self, address):
+            super().__init__()
+            self.callback(closed.append, address)
+
+        def get_executor(self, pure):
+            return concurrent.futures.ThreadPoolExecutor(1)
+
+    monkeypatch.setitem(sys.modules, "distributed", types.SimpleNamespace(Client=Client))
+    with pytest.raises(discorl.UserError, match="is not a run directory"):
+        discorl.compare(resume=tmp_path / "nothing", executor="dask:tcp://host:1")
+    assert closed == ["tcp://host:1"]
 
 
 def made_up(cell, path, config, steps, *, programs, keep_checkpoints, accept_changes):

@@ -139,7 +139,7 @@ def test_nothing_is_drawn_when_there_is_nothing_to_do(terminal):
     assert terminal.lines() == []
 
 
-def test_a_command_says_what_it_is_at(terminal):
+def test_a_command_says_what_it_is_doing(terminal):
     with Waiting("discorl verify", stream=terminal.stream, clock=terminal.clock) as waiting:
         assert waiting._live is not None
         terminal.now += 12

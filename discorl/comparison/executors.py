@@ -4,6 +4,7 @@ Any `concurrent.futures.Executor` will do. Workers need discorl, and the compari
 the same path.
 """
 
+import contextlib
 import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,7 @@ _PROGRAMS = ProgramCache()  # of this worker
 Answer = TypeVar("Answer")
 
 
-def make_executor(text: str, folder: Path) -> Executor:
+def make_executor(text: str, folder: Path) -> contextlib.AbstractContextManager[Executor]:
     """An executor by its description, one of `KINDS`; a queue keeps its files in the folder."""
     kind, _, rest = text.partition(":")
     if kind == "processes":
@@ -93,7 +94,7 @@ def _lost(cell: Cell, error: BaseException) -> UserError:
     return UserError(f"{cell}: workers were lost ({why}); `--resume` runs what is missing")
 
 
-def _dask(address: str) -> Executor:
+def _dask(address: str) -> contextlib.AbstractContextManager[Executor]:
     try:
         from distributed import Client
     except ImportError as error:
@@ -102,8 +103,15 @@ def _dask(address: str) -> Executor:
         client = Client(address)
     except (OSError, ValueError) as error:
         raise UserError(f"executor: no Dask scheduler answers at {address!r}: {error}") from error
+    return _executor_of(client)
+
+
+@contextlib.contextmanager
+def _executor_of(client: Any) -> Iterator[Executor]:
+    """The executor of a Dask client, which does not close the client itself."""
     # Cells write files: the same call is not the same result.
-    return client.get_executor(pure=False)
+    with client, client.get_executor(pure=False) as executor:
+        yield executor
 
 
 class _Slurm(Executor):
