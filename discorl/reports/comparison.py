@@ -9,7 +9,7 @@ from typing import Any
 from discorl.comparison.results import Results
 from discorl.reports import charts, figures, marl_eval, page, sections
 from discorl.reports.charts import LineChart
-from discorl.runs.files import write_bytes, write_errors_reported
+from discorl.runs.files import remove_leftovers, write_bytes, write_errors_reported
 
 PAGE = "index.html"
 
@@ -22,6 +22,8 @@ def write(results: Results, folder: Path | None = None) -> Path:
     folder = folder or results.path / "report"
     with write_errors_reported(folder):
         (folder / "figures").mkdir(parents=True, exist_ok=True)
+        for part in (folder, folder / "figures"):
+            remove_leftovers(part)
         tables = {
             "scores.csv": as_csv(results.rows()),
             "summary.csv": as_csv(summary_rows(results)),

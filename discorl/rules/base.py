@@ -46,7 +46,8 @@ class Rule(abc.ABC):
     name: ClassVar[str]
     # Training settings that suit this rule better than those of a preset.
     recipe: ClassVar[Mapping[str, Any]] = {}
-    # More of them for the tasks of single presets, by name. Settings of the rule itself, unless the
+    # More of them for the tasks of single presets, by name; a class with a recipe of its own does
+    # not inherit them. Settings of the rule itself, unless the
     # user gives them, are a mapping under "rule".
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 

@@ -33,6 +33,7 @@ class Muesli(Rule):
 
     name: ClassVar[str] = "muesli"
     recipe: ClassVar[Mapping[str, Any]] = {**PLAIN, "learning_rate": 1e-3, "max_gradient_norm": 1.0}
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {"small": {"learning_rate": 3e-3}}
     target_decay: ClassVar[float | None] = 0.9
 
     lambda_: float = 0.95  # decay of the traces

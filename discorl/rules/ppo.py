@@ -35,6 +35,7 @@ class PPO(PolicyAndValue):
     # As in OpenAI's baselines (Huang et al. 2022, The 37 implementation details of proximal policy
     # optimization), whose schedule is linear.
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        **PolicyAndValue.recipes,
         "atari_small": {
             "num_envs": 8,
             "batch": 8,
@@ -43,7 +44,7 @@ class PPO(PolicyAndValue):
             "schedule": "cosine",
             "discount": 0.99,
             "rule": {"clip": 0.1, "value_clip": 0.1, "entropy_cost": 0.01},
-        }
+        },
     }
 
     lambda_: float = 0.95  # decay of the advantages' errors

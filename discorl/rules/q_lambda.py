@@ -25,6 +25,7 @@ class QLambda(Rule):
 
     name: ClassVar[str] = "q_lambda"
     recipe: ClassVar[Mapping[str, Any]] = {**PLAIN, "learning_rate": 1e-3, "max_gradient_norm": 1.0}
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {"small": {"learning_rate": 3e-3}}
     target_decay: ClassVar[float | None] = 0.9
 
     lambda_: float = 0.95  # decay of the traces

@@ -124,7 +124,17 @@ def recipe(
     """
     owner = _owner(rule, rules_path)
     found = dict(getattr(owner, "recipe", {}))
-    return found if preset is None else found | getattr(owner, "recipes", {}).get(preset, {})
+    return found if preset is None else {**found, **_recipes(owner).get(preset, {})}
+
+
+def _recipes(owner: Any) -> Mapping[str, Mapping[str, Any]]:
+    """The recipes for presets that go with the recipe of a rule or of its class.
+
+    A class that has a recipe of its own does not inherit these: they would take precedence.
+    """
+    kind = owner if isinstance(owner, type) else type(owner)
+    kinds = [base for base in kind.__mro__ if {"recipe", "recipes"} & vars(base).keys()]
+    return vars(kinds[0]).get("recipes", {}) if kinds else {}
 
 
 def _owner(rule: Given, rules_path: str | Path | None) -> type[Rule] | Rule | Factory | None:

@@ -296,7 +296,10 @@ class Run:
     def require_kind(self, kind: str) -> None:
         """Refuses a run of another command."""
         if self.kind != kind:
-            raise UserError(f"{self.path} holds a run of `{self.kind}`; expected one of `{kind}`")
+            raise UserError(
+                f"{self.path} holds a run of `{self.kind}`, says its config.json; expected one of "
+                f"`{kind}`"
+            )
 
     def close(self) -> None:
         """Releases the run, so that another process may write it."""
