@@ -43,7 +43,7 @@ def test_a_rule_with_fewer_seeds(tmp_path):
     assert [cell.seeds for cell in results.final if cell.rule.label == "ppo"] == [2, 2, 1, 1]
     assert results.scores("actor_critic").shape == (5, 2)
     assert results.scores("ppo").shape == (3, 2)
-    assert results.config.runs == "5 (3 of ppo)"
+    assert results.config.runs_text == "5 (3 of ppo)"
     assert 0 <= results.improvement("ppo", "actor_critic").value <= 1
     exported = json.loads(marl_eval.as_json(results))["comparison"]["catch"]
     assert list(exported) == results.rules
