@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # the pull toward a policy that is improved by the action values.
     "demo": {
         "agents": 2,
-        "meta_steps": 400,
+        "meta_steps": 800,
         "window": 5,
         "lifetimes": (100_000, 250_000, 500_000),
         "meta_learning_rate": 6e-3,
