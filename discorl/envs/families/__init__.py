@@ -16,6 +16,7 @@ from discorl.envs.families.deep_sea import DeepSea
 from discorl.envs.families.four_rooms import FourRooms
 from discorl.envs.families.gambler import Gambler
 from discorl.envs.families.grid import Grid
+from discorl.envs.families.hill import Hill
 from discorl.envs.families.inventory import Inventory
 from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
@@ -44,6 +45,7 @@ REGISTRY: dict[str, type[Family]] = {
     "four_rooms": FourRooms,
     "gambler": Gambler,
     "grid": Grid,
+    "hill": Hill,
     "inventory": Inventory,
     "key_door": KeyDoor,
     "memory": Memory,
