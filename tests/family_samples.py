@@ -15,6 +15,7 @@ from discorl.envs.families.deep_sea import DeepSea
 from discorl.envs.families.four_rooms import FourRooms
 from discorl.envs.families.gambler import Gambler
 from discorl.envs.families.grid import Grid
+from discorl.envs.families.hill import Hill
 from discorl.envs.families.inventory import Inventory
 from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
@@ -33,6 +34,7 @@ ALL = {
     "four_rooms": FourRooms(size=6, limit=20),
     "gambler": Gambler(tables=3, target=8, limit=16),
     "grid": Grid(size=6, objects=2, limit=12),
+    "hill": Hill(),
     "inventory": Inventory(capacity=4, orders=3, seasons=3, periods=10),
     "key_door": KeyDoor(rows=3, columns=4, limit=20),
     "memory": Memory(),

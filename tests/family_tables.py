@@ -14,6 +14,7 @@ from discorl.envs.families.deep_sea import DeepSea
 from discorl.envs.families.four_rooms import FourRooms
 from discorl.envs.families.gambler import Gambler
 from discorl.envs.families.grid import Grid
+from discorl.envs.families.hill import Hill
 from discorl.envs.families.inventory import Inventory
 from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
@@ -42,6 +43,7 @@ VARIED = {
         "terminal": 0.0,
         "returning": 1.0,
     },
+    "hill": {"power": Range(0.8, 1.0), "gravity": Range(0.0, 0.3), "cost": Range(4.0, 5.0)},
     "inventory": {
         "surge": Range(0.6, 0.9),
         "price": Range(1.0, 2.0),
@@ -77,6 +79,8 @@ def identity(family: Family, member) -> tuple:
             return tuple(member.stakes)
         case Grid():
             return tuple(sorted(member.squares))
+        case Hill():
+            return (int(member.bottom),)
         case Inventory():
             return tuple(member.demands)
         case KeyDoor():
@@ -143,6 +147,8 @@ def spans(name: str, members) -> list[tuple]:
             sizes = np.abs(members.rewards)
             flags = [(members.rewards[:, 1:] < 0, 1, 1), (members.terminal, 0, 0)]
             return [(sizes, 0.1, 5), (members.respawn, 0.9, 1), *flags]
+        case "hill":
+            return [(members.power, 0.8, 1), (members.gravity, 0, 0.3), (members.cost, 4, 5)]
         case "inventory":
             cost, holding = members.cost / members.price, members.holding / members.price
             amounts = [(members.price, 1, 2), (cost, 0, 0.2), (holding, 0, 0.01)]
@@ -193,6 +199,10 @@ RECORDED = {
     "grid": {
         "train": [2298699.0, 1400884.0, 31970.9538, 41043.0, 4055.1087, 1001084.0],
         "held_out": [2451324.0, 1394007.0, 36567.0539, 40069.0, 4817.90963, 1001115.0],
+    },
+    "hill": {
+        "train": [210448.0, 7442.99806, 17120.2449, 33493.5935, 180293.0],
+        "held_out": [197986.0, 7466.01388, 17048.8986, 32541.0962, 180304.0],
     },
     "inventory": {
         "train": [165282.0, 5878.79701, 2021.74844, 1020.29645, 242.467721, 180326.0],

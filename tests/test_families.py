@@ -127,6 +127,8 @@ def test_texts_have_defaults() -> None:
         ("four_rooms:size=4", "four_rooms: size is 4; expected at least 5"),
         ("gambler:target=3", "gambler: target is 3; expected at least 4"),
         ("gambler:poor=0..2", "gambler: poor is 0.0..2.0; expected from 0 to 1"),
+        ("hill:width=5", "hill: width is 5; expected at least 6"),
+        ("hill:power=0", "hill: power is 0.0..0.0; expected from 0.05 to 1"),
         ("inventory:orders=1", "inventory: orders is 1; expected at least 2"),
         ("inventory:price=0", "inventory: price is 0.0..0.0; expected from 0.001 to 100"),
         ("key_door:columns=2", "key_door: columns is 2; expected at least 3"),

@@ -22,6 +22,7 @@ EXACT = (
     "deep_sea:size=4",
     "four_rooms",
     "grid:size=3,objects=2",
+    "hill",
     "key_door",
     "river_swim",
     "tabular",

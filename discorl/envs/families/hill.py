@@ -1,4 +1,4 @@
-"""Hill climbing with too weak an engine: to go right, go left first."""
+"""Hill climbing with a weak engine: swinging leads out of a valley sooner than pushing alone."""
 
 import dataclasses
 
@@ -43,13 +43,15 @@ class Hill(Family[HillParameters, HillState]):
 
     After the mountain car (Moore 1990), with whole numbers for positions and speeds, so that
     returns are exact. The actions push left, not at all, or right, in an order of each member's
-    own. A push changes the speed by one with the probability `power`; the slope pulls the car
-    toward the bottom with a probability that grows with the distance from it, up to `gravity`.
-    Speeds lie within `top_speed`. The car stops at the left end. The right end is the top: reaching
-    it terminates the episode. Every step costs `cost / limit`; after `limit` steps the episode is
-    truncated. The observation is the position and the speed, each from -1 to 1: [2] float32.
+    own. A push changes the speed by one with the probability `power`. The slope changes it by one
+    toward the bottom, with a probability that grows with the distance from there, up to `gravity`.
+    Speeds lie from `-top_speed` to `top_speed`; the car moves by its new speed. The left end stops
+    it. The right end is the top: reaching it terminates the episode. Every step costs
+    `cost / limit`; after `limit` steps the episode is truncated. The observation is the position
+    and the speed, each from -1 to 1: [2] float32.
 
-    Rewards are the same whatever is done, until the top has been reached by luck or by swinging.
+    The reward is the same in every step, so nothing tells good actions from bad ones before the top
+    has been reached by luck.
 
     Members differ in the position of the bottom, in the middle third; in the power and the gravity;
     in the cost; and in the meanings of the actions.

@@ -1,4 +1,4 @@
-"""The families kept for tests, by hand: no agent learns here, their dynamics alone are checked."""
+"""Families of noisy outcomes by hand: transition probabilities, and returns by other means."""
 
 import itertools
 import math
@@ -10,6 +10,7 @@ from family_samples import KEY, outcomes, sampled, solve_by_hand
 
 from discorl.envs.families.base import PlaceState
 from discorl.envs.families.gambler import Gambler, GamblerParameters
+from discorl.envs.families.hill import Hill, HillParameters, HillState
 from discorl.envs.families.inventory import Inventory, InventoryParameters, InventoryState
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -167,3 +168,98 @@ def test_one_table_is_good_and_purses_are_a_quarter_to_half_of_the_target() -> N
     assert set(members.purse.tolist()) == set(range(3, 7))
     assert set(np.unique(members.stakes).tolist()) == set(range(1, 5))
     assert math.isclose(np.mean(members.stakes), 2.5, abs_tol=0.25)
+
+
+# --- hill -----------------------------------------------------------------------------------------
+
+
+def valley() -> tuple[Hill, HillParameters]:
+    """Seven positions with the bottom in the middle; the actions push right, left and not."""
+    parameters = HillParameters(
+        bottom=jnp.int32(3),
+        power=jnp.float32(0.5),
+        gravity=jnp.float32(0.8),
+        cost=jnp.float32(3.0),
+        meanings=jnp.array([2, 0, 1]),
+    )
+    return Hill(width=7, top_speed=2, limit=12), parameters
+
+
+SLOPES = (0.8, 0.8, 0.4, 0.0, 0.4, 0.8)  # probability that the slope of `valley` pulls
+
+
+@pytest.mark.parametrize(
+    ("position", "speed", "action", "expected"),
+    [
+        # The slope pulls left with probability 0.4, the engine pushes with probability 0.5.
+        (4, 0, 0, {(3, -1): 0.2, (4, 0): 0.5, (5, 1): 0.3}),
+        (4, 0, 1, {(2, -2): 0.2, (3, -1): 0.5, (4, 0): 0.3}),
+        (4, 0, 2, {(3, -1): 0.4, (4, 0): 0.6}),
+        # Nothing pulls at the bottom, and no push makes the car faster than its top speed.
+        (3, -2, 1, {(1, -2): 1.0}),
+        # The left end stops it, the right end is the top.
+        (1, -2, 2, {(0, 0): 1.0}),
+        (0, 0, 1, {(0, 0): 0.6, (1, 1): 0.4}),
+        (5, 2, 0, {(6, 1): 0.4, (6, 2): 0.6}),
+    ],
+)
+def test_cars_are_pushed_and_pulled_as_often_as_said(position, speed, action, expected) -> None:
+    family, parameters = valley()
+    state = HillState(jnp.int32(position), jnp.int32(speed), jnp.int32(3))
+    after, step = outcomes(family, parameters, state, action)
+    found = [np.mean((after.position == p) & (after.speed == v)) for p, v in expected]
+    np.testing.assert_allclose(found, list(expected.values()), atol=0.035)
+    assert math.isclose(sum(found), 1, rel_tol=1e-6)
+    np.testing.assert_array_equal(step.terminated, after.position == 6)
+    assert (step.reward == -0.25).all()
+    seen = np.stack([after.position / 3 - 1, after.speed / 2], axis=1)
+    np.testing.assert_allclose(step.observation, seen, atol=1e-6)
+
+
+def test_a_car_begins_at_rest_at_the_bottom_and_runs_out_of_time() -> None:
+    family, parameters = valley()
+    state, observation = family.reset(parameters, KEY)
+    assert (int(state.position), int(state.speed), int(state.time)) == (3, 0, 0)
+    np.testing.assert_array_equal(observation, [0, 0])
+    for time, over in ((10, False), (11, True)):
+        late = HillState(state.position, state.speed, jnp.int32(time))
+        assert bool(family.step(parameters, late, jnp.int32(0), KEY)[1].truncated) is over
+
+
+def test_returns_in_a_valley_agree_with_matrices() -> None:
+    family, parameters = valley()
+    states = list(itertools.product(range(6), range(-2, 3)))  # the top is left out
+    transitions = np.zeros((30, 3, 30))
+    for (index, (position, speed)), (action, push), pushed, pulled in itertools.product(
+        enumerate(states), enumerate((1, -1, 0)), (0, 1), (0, 1)
+    ):
+        slope = SLOPES[position]
+        pull = int(np.sign(3 - position))
+        fast = max(-2, min(2, speed + push * pushed + pull * pulled))
+        there = max(0, position + fast)
+        if there < 6:
+            after = states.index((there, max(0, fast) if there == 0 else fast))
+            transitions[index, action, after] += 0.5 * (slope if pulled else 1 - slope)
+    random, optimal = solve_by_hand(transitions, np.full((30, 3), -0.25), 12)
+    start = states.index((3, 0))
+    expected = [random[start], optimal[start]]
+    np.testing.assert_allclose(family.reference(parameters), expected, rtol=1e-5)
+    assert -3 < random[start] + 0.2 < optimal[start] < -0.5
+
+
+def test_valleys_are_lowest_in_the_middle_third() -> None:
+    for split, bottoms in (("train", {8, 10, 12}), ("held_out", {7, 9, 11, 13})):
+        members = sampled(Hill(), split)
+        assert set(members.bottom.tolist()) == bottoms
+        assert len({tuple(each) for each in members.meanings.tolist()}) == 6
+
+
+def test_a_picture_shows_the_valley_the_top_and_the_car() -> None:
+    family, parameters = valley()
+    picture = family.render(parameters, family.reset(parameters, KEY)[0])
+    assert picture.dtype == np.uint8
+    ground = (picture == 96).all(axis=2)
+    # Heights 1, 1, 0, 0, 0, 1, 1; the uppermost of the last column is the top's mark.
+    np.testing.assert_array_equal(ground.sum(axis=0), [2, 2, 1, 1, 1, 2, 1])
+    assert np.argwhere((picture == 255).all(axis=2)).tolist() == [[2, 3]]
+    assert np.argwhere((picture == (80, 200, 120)).all(axis=2)).tolist() == [[2, 6]]
