@@ -50,7 +50,7 @@ $(VENV)/users: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/developers: $(VENV)/users
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .[dev,hub,wandb,jax-envs,host-envs]
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .[dev,hub,optuna,wandb,jax-envs,host-envs]
 	@touch $@
 
 $(VENV)/writers: $(VENV)/users

@@ -34,7 +34,9 @@ def sweep_command(arguments: list[str], program: str) -> Result:
         over: Annotated[tuple[str, ...], UNSET] = (),
         rule: str = DEFAULT_RULE,
         envs: tuple[str, ...] = (DEFAULT_ENVIRONMENT,),
+        method: Annotated[sweeps.Method | None, UNSET] = None,
         trials: Annotated[int | None, UNSET] = None,
+        batch: int = 1,
         steps: int = 50_000,
         seeds: int = 3,
         seed: int = 0,
@@ -52,7 +54,12 @@ def sweep_command(arguments: list[str], program: str) -> Result:
                 also ranges, `learning-rate=1e-4..1e-2`. Settings are those of `discorl train`.
             rule: the rule; `--over rule=...` varies it.
             envs: environments that each trial is scored on.
-            trials: number of trials to draw at random; by default every combination is tried.
+            method: how settings are chosen. `grid` tries every combination, `random` draws --trials
+                of them, and `tpe` learns from the scores of earlier trials (needs Optuna). By
+                default `random` with --trials and `grid` without.
+            trials: number of trials, with `random` and `tpe`.
+            batch: with `tpe`, how many trials are proposed at a time: at least the number of
+                workers of --executor.
             steps: environment steps of every agent.
             seeds: agents of each trial, trained in one program.
             seed: seed of the first of them, and of the draws.
@@ -75,14 +82,17 @@ def sweep_command(arguments: list[str], program: str) -> Result:
             read_space(over),
             rule=rule,
             environments=envs,
+            method=method,
             trials=trials,
+            batch=batch,
             seed=seed,
             settings=read_settings(settings),
             steps=steps,
             seeds=seeds,
             keep_checkpoints=keep_checkpoints,
         )
-        tell(f"{config.about} {len(config.rules)} trials of {seeds} seeds.")
+        count = len(config.rules) if config.search is None else config.search.trials
+        tell(f"{config.about} {count} trials of {seeds} seeds.")
         folder = out or free_directory(f"sweep-{rule}")
         return _result(result_of(compare, config, out=folder, tell=tell, executor=executor))
 

@@ -15,9 +15,10 @@ from discorl.comparison.entries import (
     read_entries,
     read_rates,
 )
+from discorl.comparison.search import Search
 from discorl.training.config import TrainConfig, configure, with_steps
 from discorl.types import UserError, specs
-from discorl.types.validation import MOST_SEED, Fields
+from discorl.types.validation import MOST_SEED, Fields, refuse
 
 Tuning = Literal["suite", "environment"]
 
@@ -52,6 +53,8 @@ class ComparisonConfig:
     """Settings of training for all, such as the size of the network."""
     over: tuple[str, ...] = ()
     """Settings that the rules differ in, if this is a sweep; see `configure_sweep`."""
+    search: Search | None = None
+    """How a sweep finds further trials, if they depend on the scores of earlier ones."""
     name: str = "comparison"
     """What to call the comparison."""
     about: str = ""
@@ -78,6 +81,8 @@ class ComparisonConfig:
         fields.text("name")
         fields.text("about", empty=True)
         fields.choice("tune", get_args(Tuning))
+        if self.search is not None and self.learning_rates:
+            refuse("learning_rates", self.learning_rates, "none with method 'tpe', see over")
         for rule in self.rules:
             if rule.seeds is not None and rule.seeds > self.seeds:
                 raise UserError(
@@ -167,6 +172,8 @@ def read(values: Mapping[str, Any]) -> ComparisonConfig:
     values = dict(values)
     values["rules"] = read_entries(values.get("rules", ()), RuleEntry)
     values["environments"] = read_entries(values.get("environments", ()), EnvironmentEntry)
+    if values.get("search") is not None and not isinstance(values["search"], Search):
+        values["search"] = Search.read(values["search"])
     return ComparisonConfig(**values)
 
 

@@ -87,7 +87,10 @@ class Results:
 
     @property
     def finished(self) -> bool:
-        """Whether every cell has ended, even if it failed."""
+        """Whether every cell has ended, even if it failed, and no trials are to be proposed."""
+        search = self.config.search
+        if search is not None and len(self.config.rules) < search.trials:
+            return False
         return all(record is not None for record in [*self.sweep.values(), *self.final.values()])
 
     @property

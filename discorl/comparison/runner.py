@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from discorl import rules
-from discorl.comparison import cells, scales
+from discorl.comparison import cells, scales, sweeps
 from discorl.comparison.cells import Cell
 from discorl.comparison.config import ComparisonConfig, configure_comparison, read
 from discorl.comparison.entries import RuleEntry, folder_name
@@ -26,7 +26,13 @@ from discorl.comparison.executors import make_executor, run_elsewhere
 from discorl.comparison.results import Results, final_cells, sweep_cells
 from discorl.comparison.scales import Scale
 from discorl.runs import Run, schemas
-from discorl.runs.files import naming, sha256_of
+from discorl.runs.files import (
+    naming,
+    read_bytes,
+    sha256_of,
+    write_bytes,
+    write_errors_reported,
+)
 from discorl.runs.interrupts import Stopped
 from discorl.runs.progress import doing
 from discorl.runs.schemas import Each
@@ -160,6 +166,8 @@ class _Runner:
             self._tell(f"{label} cannot be made: {message}")
         sweep = list(sweep_cells(config))
         blocks = len(list(final_cells(config, {})))
+        if config.search is not None:  # of which the first trials are known
+            blocks = blocks // len(config.rules) * config.search.trials
         total = len(sweep) + blocks
         try:
             if self._go_through(sweep, total):
@@ -168,7 +176,10 @@ class _Runner:
                 for label, rates in _by_rule(chosen).items():
                     if any(len(config.rates(r)) > 1 for r in config.rules if r.label == label):
                         self._tell(f"learning rate of {label}: {rates}")
-                self._go_through(list(final_cells(config, chosen)), total)
+                planned = list(final_cells(config, chosen))
+                while self._go_through(planned, total) and (added := self._add_trials()):
+                    cells_now = final_cells(self._config, {})
+                    planned = [cell for cell in cells_now if cell.rule in added]
         except KeyboardInterrupt:  # between two updates that could be saved
             self._tell("stopped")
         return _results(self._run)
@@ -187,6 +198,39 @@ class _Runner:
             self._tell(f"[{self._done}/{total}] {cell}: {outcome} ({seconds:.0f} s)")
             start = time.perf_counter()
         return True
+
+    def _add_trials(self) -> tuple[RuleEntry, ...]:
+        """Adds further trials to an adaptive sweep; empty if there are none."""
+        config = self._config
+        if config.search is None or len(config.rules) >= config.search.trials:
+            return ()
+        doing("proposing settings")
+        added = sweeps.next_trials(_results(self._run))
+        sums = self._copy_rules(added)
+        if added:
+            self._config = dataclasses.replace(config, rules=(*config.rules, *added))
+        else:
+            self._tell("TPE finds no further settings")
+            ended = dataclasses.replace(config.search, trials=len(config.rules))
+            self._config = dataclasses.replace(config, search=ended)
+        described = {"comparison": self._config.as_dict(), "sha256": sums}
+        self._run.describe(self._run.config | described)
+        return added
+
+    def _copy_rules(self, added: tuple[RuleEntry, ...]) -> dict[str, str]:
+        """Copies the learned rules of further trials; returns the checksums of all rules."""
+        config, sums = self._config, dict(self._run.config["sha256"])
+        copies = {entry.rule: self._path / _copy_name(entry) for entry in config.rules}
+        earlier = {rule: copy for rule, copy in copies.items() if copy.exists()}
+        for entry in added:
+            name = _copy_name(entry)
+            source = earlier.get(entry.rule) or rules.find(entry.rule, config.rules_path(entry))
+            if source is not None:
+                with write_errors_reported(self._path):
+                    write_bytes(self._path / name, read_bytes(source, 2**30))
+                self._run.note_file(name)
+                sums[entry.label] = sha256_of(self._path / name)
+        return sums
 
     def _is_finished(self, cell: Cell) -> bool:
         record = cells.read_record(self._path / cell.folder)

@@ -5,12 +5,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from discorl.comparison import search
 from discorl.comparison.config import ComparisonConfig, configure_comparison
-from discorl.comparison.entries import OWN_ARGUMENTS, check_settings
+from discorl.comparison.entries import OWN_ARGUMENTS, RuleEntry, check_settings
 from discorl.comparison.results import Results
 from discorl.runs import statistics
 from discorl.runs.statistics import Estimate
@@ -20,11 +21,11 @@ from discorl.types.specs import Range
 
 MOST_TRIALS = 10_000
 MOST_GROUPS = 5  # values of a setting that are told apart; more of them are grouped by size
-_LOG_SCALE = 10.0  # a range whose ends are that far apart is drawn from on a logarithmic scale
 # Settings that have their own argument.
 _ELSEWHERE = OWN_ARGUMENTS | {"rule": "rule"}
 
 Space = Mapping[str, Sequence[Any] | Range]  # the values that each setting may have
+Method = Literal["grid", "random", "tpe"]
 
 
 def configure_sweep(
@@ -32,7 +33,9 @@ def configure_sweep(
     *,
     rule: str = DEFAULT_RULE,
     environments: Sequence[Any] = (DEFAULT_ENVIRONMENT,),
+    method: Method | None = None,
     trials: int | None = None,
+    batch: int = 1,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
     **given: Any,
@@ -40,13 +43,16 @@ def configure_sweep(
     """Makes a comparison of settings: each trial is an entry of it, with the same rule.
 
     Args:
-        over: the values of each setting that is varied, such as `{"learning_rate": [1e-3, 1e-2]}`;
-            a `Range` has all numbers from one to another. Any setting of `TrainConfig` can be
-            varied, "rule" among them.
+        over: the values of each setting that is varied, such as `{"learning_rate": [1e-3, 1e-2]}`,
+            or a `Range`. Any setting of `TrainConfig` can be varied, including "rule".
         rule: the rule.
-        environments: what the trials are scored on.
-        trials: draws so many trials at random; by default there is one for each combination.
-        seed: seed of the draws, and of the first agent of each trial.
+        environments: the environments that each trial is scored on.
+        method: how trials are chosen: "grid" for all combinations, "random", or "tpe" for Optuna's
+            sampler, which learns from the scores of earlier trials. By default "random" if `trials`
+            is given and "grid" if not.
+        trials: number of trials, unless the method is "grid".
+        batch: with "tpe", how many trials are proposed at a time.
+        seed: seed of the method, and of the first agent of each trial.
         settings: settings of training that all trials share.
         **given: other settings of `ComparisonConfig`, such as `steps` and `seeds`.
 
@@ -63,23 +69,70 @@ def configure_sweep(
     space = {name: _values(name, values) for name, values in over.items()}
     if not space:
         raise UserError("over is empty; expected the values of at least one setting")
-    drawn = _grid(space) if trials is None else _random(space, trials, seed)
-    entries = [
-        {
-            "rule": trial.get("rule", rule),
-            "label": ", ".join(f"{name}={text_of(value)}" for name, value in trial.items()),
-            "settings": {name: value for name, value in trial.items() if name != "rule"},
-        }
-        for trial in drawn
-    ]
+    method = method or ("grid" if trials is None else "random")
+    if method not in get_args(Method):
+        raise UserError(f"method is {method!r}; expected one of {', '.join(get_args(Method))}")
+    if (method == "grid") != (trials is None):
+        raise UserError(
+            f"trials is {trials} with method {method!r}; expected a number of trials "
+            "with 'random' and 'tpe' only"
+        )
+    adaptive = search.make_search(space, rule, trials, batch) if method == "tpe" else None
+    if trials is None:
+        drawn = _grid(space)
+    else:
+        drawn = _random(space, trials if adaptive is None else max(search.STARTUP, batch), seed)
     return configure_comparison(
-        rules=entries,
+        rules=[_entry(trial, rule) for trial in drawn],
         environments=environments,
         seed=seed,
         settings=dict(shared),
         over=tuple(space),
+        search=adaptive,
         **{"name": "sweep", "about": f"Settings of {rule}: {', '.join(space)}."} | given,
     )
+
+
+def _entry(trial: Mapping[str, Any], rule: str) -> RuleEntry:
+    """A trial as an entry of a comparison."""
+    return RuleEntry(
+        rule=trial.get("rule", rule),
+        label=", ".join(f"{name}={text_of(value)}" for name, value in trial.items()),
+        settings={name: value for name, value in trial.items() if name != "rule"},
+    )
+
+
+def next_trials(results: Results) -> tuple[RuleEntry, ...]:
+    """The next trials of an adaptive sweep; empty if TPE finds nothing new."""
+    config = results.config
+    assert config.search is not None
+    adaptive = config.search
+
+    def accepts(trial: Mapping[str, Any]) -> bool:
+        try:
+            for environment in config.environments:
+                config.training(_entry(trial, adaptive.rule), environment)
+        except UserError:
+            return False
+        return True
+
+    tried = [(_settings(entry, config), _score(results, entry.label)) for entry in config.rules]
+    found = search.propose(adaptive, tried, config.seed, accepts)
+    order = [{name: trial[name] for name in config.over} for trial in found]
+    return tuple(_entry(trial, adaptive.rule) for trial in order)
+
+
+def _score(results: Results, label: str) -> float | None:
+    """Mean score of a trial; None if a run of it failed."""
+    found = [results.complete.get((label, task)) for task in results.scales]
+    if not all(found):
+        return None
+    runs = [
+        results.scales[task].score(np.concatenate([record["returns"] for _, record in group]))
+        for task, group in zip(results.scales, found, strict=True)
+        if group is not None
+    ]
+    return float(np.mean([np.mean(scores) for scores in runs]))
 
 
 def read_space(texts: Sequence[str]) -> dict[str, Sequence[Any] | Range]:
@@ -178,13 +231,13 @@ def _draw(generator: np.random.Generator, values: Sequence[Any] | Range) -> Any:
     if not isinstance(values, Range):
         return values[int(generator.integers(len(values)))]
     low, high = values
-    if low > 0 and high / low >= _LOG_SCALE:
+    if search.is_logarithmic(low, high):
         drawn = float(np.exp(generator.uniform(np.log(low), np.log(high))))
     else:
         drawn = float(generator.uniform(low, high))
     if isinstance(low, int) and isinstance(high, int):
         return round(drawn)
-    return min(max(float(f"{drawn:.3g}"), low), high)
+    return search.rounded(drawn, low, high)
 
 
 # --- what mattered --------------------------------------------------------------------------------
@@ -202,12 +255,16 @@ class Effect:
 def trials(results: Results) -> dict[str, dict[str, Any]]:
     """The settings of each trial that has scores, by its label."""
     return {
-        entry.label: {
-            name: entry.rule if name == "rule" else _plain(entry.settings[name])
-            for name in results.config.over
-        }
+        entry.label: _settings(entry, results.config)
         for entry in results.config.rules
         if results.tasks and entry.label in results.rules
+    }
+
+
+def _settings(entry: RuleEntry, config: ComparisonConfig) -> dict[str, Any]:
+    """The settings of a trial that vary."""
+    return {
+        name: entry.rule if name == "rule" else _plain(entry.settings[name]) for name in config.over
     }
 
 

@@ -42,6 +42,7 @@ def write(results: Results, folder: Path | None = None) -> Path:
         environments=results.tasks,
         measure=results.measure,
         few_runs=sections.few_runs(results),
+        adaptive=results.config.search is not None,
         effects=_effects(found),
         chart=chart,
         trials=_trials(results),

@@ -98,7 +98,7 @@ def _reward_scale(
 
 
 @contextlib.contextmanager
-def strangers_named(trainer: Trainer) -> Iterator[None]:
+def naming_user_code(trainer: Trainer) -> Iterator[None]:
     """Says of an error whose code it may be, if it is not all discorl's own."""
     try:
         yield

@@ -39,7 +39,7 @@ from discorl.training.assembly import (
     create_run,
     load_trainer,
     make_trainer,
-    strangers_named,
+    naming_user_code,
 )
 from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import TrainConfig, configure
@@ -134,7 +134,7 @@ def train(
                 config, environment, network=network, rule=own_rule, programs=programs
             )
         check_processes(trainer.config, trainer.environment)
-        with strangers_named(trainer):
+        with naming_user_code(trainer):
             template = jax.eval_shape(trainer.init)
         capacity.check_state(trainer.config, template)
         first = None if start is None else start_from(trainer, start)
@@ -186,7 +186,7 @@ class _Loop:
         stopped = False
         saved = done
         rate = 0.0  # updates a second, as process 0 measured them
-        with strangers_named(self._trainer):
+        with naming_user_code(self._trainer):
             self._trainer.start(state)
         with (
             self._trainer,  # which then stops environments on the host
@@ -289,7 +289,7 @@ class _Loop:
         newest = self._evaluations.columns("update").get("update", ())[-1:]
         if processes.exchange(done in newest)[0]:
             return False
-        with compilation.Stopwatch() as watch, strangers_named(self._trainer):
+        with compilation.Stopwatch() as watch, naming_user_code(self._trainer):
             self._best, rows = selection.evaluate(self._trainer, state, done, self._best)
         self._seconds += watch.seconds
         rows = [row | {WALL_TIME: self._seconds} for row in rows]

@@ -1,7 +1,7 @@
 """The campaign: thousands of attacks on the command line and on what it leaves on disk.
 
     python tests/campaign --seed 0 --share 1.0
-    python tests/campaign --only strangers "kills of train"
+    python tests/campaign --only "user code" "kills of train"
 
 Everything happens in a temporary folder. The same seed gives the same attacks; kills and signals
 come at moments that depend on the machine.
@@ -24,8 +24,8 @@ from command_lines import command_lines, toml_files
 from damaged_files import damaged_files
 from jax._src import xla_bridge
 from kills import kills, signals
-from strangers import special_files, strangers
 from trials import Campaign
+from user_code import special_files, user_code
 
 import discorl.cli.compare
 import discorl.cli.discover
@@ -45,7 +45,7 @@ SIZES = {
     "TOML files": 300,
     "damaged files": 1000,
     "special files": 30,
-    "strangers": 60,
+    "user code": 60,
     "signals": 20,
     "kills of train": 60,
     "kills of discover": 25,
@@ -87,7 +87,7 @@ PARTS = {
     "TOML files": toml_files,
     "damaged files": damaged_files,
     "special files": special_files,
-    "strangers": strangers,
+    "user code": user_code,
     "signals": signals,
     **{f"kills of {command}": kills(command) for command in ("train", "discover", "compare")},
 }

@@ -1,4 +1,4 @@
-"""Environments and rules of somebody's own that misbehave in every way that came to mind."""
+"""Environments and rules that users might write, misbehaving in various ways."""
 
 import random
 import textwrap
@@ -138,7 +138,7 @@ RULES = {
 }
 
 
-def strangers(campaign: Campaign, generator: random.Random, count: int) -> None:
+def user_code(campaign: Campaign, generator: random.Random, count: int) -> None:
     """Trains with each; with workers, which end with their process, every second time."""
     cases = list(_cases())
     generator.shuffle(cases)
@@ -147,13 +147,13 @@ def strangers(campaign: Campaign, generator: random.Random, count: int) -> None:
         for file, text in files.items():
             (folder / file).write_text(textwrap.dedent(text))
         # Where every loss is NaN, every seed is lost, which is a failure, too.
-        kind = f"strangers: {name}"
+        kind = f"user code: {name}"
         outcome = campaign.command(kind, arguments, "refused", cwd=folder, timeout=240)
         problem = None
         if "--json" in arguments and outcome.out.strip():
             problem = None if outcome.out.lstrip().startswith("{") else "spoiled --json"
         if problem:
-            campaign.count("strangers: output", problem, name)
+            campaign.count("user code: output", problem, name)
 
 
 def _cases():
