@@ -87,6 +87,7 @@ def parsing_only(monkeypatch):
     working = {"train": "train", "discover": "discover", "compare": "compare", "sweep": "compare"}
     for command, name in working.items():
         monkeypatch.setattr(importlib.import_module(f"discorl.cli.{command}"), name, stop)
+    monkeypatch.setattr("discorl.comparison.search._optuna", lambda: None)  # an extra
     launch = importlib.import_module("discorl.cli.launch")
     monkeypatch.setattr(launch, "supervise", lambda command, *_: running.run(list(command[3:])))
 
