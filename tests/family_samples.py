@@ -19,6 +19,8 @@ from discorl.envs.families.hill import Hill
 from discorl.envs.families.inventory import Inventory
 from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
+from discorl.envs.families.offers import Offers
+from discorl.envs.families.queues import Queues
 from discorl.envs.families.river_swim import RiverSwim
 from discorl.envs.families.tabular import Tabular
 from discorl.envs.families.windy_catch import WindyCatch
@@ -38,6 +40,8 @@ ALL = {
     "inventory": Inventory(capacity=4, orders=3, seasons=3, periods=10),
     "key_door": KeyDoor(rows=3, columns=4, limit=20),
     "memory": Memory(),
+    "offers": Offers(kinds=3, tickets=3, levels=3, limit=8),
+    "queues": Queues(queues=2, limit=12),
     "river_swim": RiverSwim(),
     "tabular": Tabular(states=5, actions=2, features=3, limit=10),
     "windy_catch": WindyCatch(),

@@ -18,6 +18,8 @@ from discorl.envs.families.hill import Hill
 from discorl.envs.families.inventory import Inventory
 from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
+from discorl.envs.families.offers import Offers
+from discorl.envs.families.queues import Queues
 from discorl.envs.families.river_swim import RiverSwim
 from discorl.envs.families.tabular import Tabular
 from discorl.envs.families.windy_catch import WindyCatch
@@ -52,6 +54,17 @@ VARIED = {
     },
     "key_door": {"reward": Range(2.0, 3.0), "hinted": 1.0, "hint": Range(0.5, 1.0)},
     "memory": {"delay": Range(3, 5)},
+    "offers": {
+        "best": Range(2.0, 3.0),
+        "others": Range(-1.0, -0.5),
+        "cost": Range(0.1, 0.3),
+        "fee": Range(0.3, 0.6),
+    },
+    "queues": {
+        "arrival": Range(0.6, 0.9),
+        "service": Range(0.2, 0.4),
+        "cost": Range(0.1, 0.3),
+    },
     "river_swim": {
         "current": Range(0.7, 0.9),
         "source": Range(1.0, 2.0),
@@ -87,6 +100,10 @@ def identity(family: Family, member) -> tuple:
             return int(member.key), int(member.door), int(member.goal)
         case Memory():
             return tuple(member.answers)
+        case Offers():
+            return tuple(member.tickets)
+        case Queues():
+            return tuple(member.rooms)
         case RiverSwim():
             return int(member.places), *member.rapids.tolist()
         case Tabular():
@@ -157,6 +174,14 @@ def spans(name: str, members) -> list[tuple]:
             return [(members.reward, 2, 3), (members.hint / members.reward, 0.5, 1)]
         case "memory":
             return [(members.delay, 3, 5)]
+        case "offers":
+            worths = np.sort(members.worths, axis=-1)
+            best, others = worths[:, -1], worths[:, :-1] / worths[:, -1:]
+            cost, fee = members.cost / best, members.fee / best
+            return [(best, 2, 3), (others, -1, -0.5), (cost, 0.1, 0.3), (fee, 0.3, 0.6)]
+        case "queues":
+            arrival, service = members.arrivals, members.services
+            return [(arrival, 0.6, 0.9), (service, 0.2, 0.4), (members.costs, 0.1, 0.3)]
         case "river_swim":
             mouth = members.mouth / members.source
             return [(members.current, 0.7, 0.9), (members.source, 1, 2), (mouth, 0.2, 0.5)]
@@ -233,6 +258,14 @@ RECORDED = {
     "memory": {
         "train": [180298.0, 68279.0],
         "held_out": [180308.0, 68206.0],
+    },
+    "offers": {
+        "train": [348376.0, 86420.6225, 781.363739, 2819.63846, 180301.0],
+        "held_out": [355465.0, 79169.1989, 782.028871, 2727.61923, 180283.0],
+    },
+    "queues": {
+        "train": [232870.0, 11453.3157, 64123.5615, 2258.31825, 40108.0],
+        "held_out": [243477.0, 11893.582, 63191.0698, 2116.16153, 40111.0],
     },
     "river_swim": {
         "train": [88108.0, 274221.0, 6076.9934, 2022.17021, 105.374346, 11298.0],

@@ -20,6 +20,8 @@ from discorl.envs.families.hill import Hill
 from discorl.envs.families.inventory import Inventory
 from discorl.envs.families.key_door import KeyDoor
 from discorl.envs.families.memory import Memory
+from discorl.envs.families.offers import Offers
+from discorl.envs.families.queues import Queues
 from discorl.envs.families.river_swim import RiverSwim
 from discorl.envs.families.tabular import Tabular
 from discorl.envs.families.windy_catch import WindyCatch
@@ -49,6 +51,8 @@ REGISTRY: dict[str, type[Family]] = {
     "inventory": Inventory,
     "key_door": KeyDoor,
     "memory": Memory,
+    "offers": Offers,
+    "queues": Queues,
     "river_swim": RiverSwim,
     "tabular": Tabular,
     "windy_catch": WindyCatch,

@@ -26,8 +26,6 @@ class GamblerParameters:
 class Gambler(PlaceFamily[GamblerParameters]):
     """Choose the tables to play at until the capital has reached the target, or is lost.
 
-    Kept out of discovery and of the choice of settings, for tests on an unseen kind of task.
-
     Each action plays one round at one of the tables, which is won with the table's chance: the
     capital rises by the table's stake if so, and falls by it if not. Who has less than the stake
     plays for all that is left. Reaching `target` pays 1, the only reward; it and ruin terminate the

@@ -42,8 +42,6 @@ class InventoryState:
 class Inventory(Family[InventoryParameters, InventoryState]):
     """Order goods one step ahead of a seasonal, random demand; sell, store, or run out.
 
-    Kept out of discovery and of the choice of settings, for tests on an unseen kind of task.
-
     Each action orders a number of units from 0 to `orders - 1`, in an order of each member's own.
     In a step, the units ordered in the step before arrive, as far as there is room for `capacity`
     of them. Then customers ask for the season's demand and up to two units more, and buy what there

@@ -1,0 +1,168 @@
+"""One server for several queues, of which some matter more than others."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from discorl.envs.base import Step
+from discorl.envs.families.base import Family, Sizes, random_index, random_order, with_parity
+from discorl.types import Array, Key
+from discorl.types.specs import Range
+from discorl.types.validation import Fields
+
+_LEAST_ROOM = 2  # jobs
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class QueuesParameters:
+    """One workshop."""
+
+    rooms: Array  # [queues] int32, the most jobs that each queue holds
+    arrivals: Array  # [queues] float32, probability that a job arrives in a step
+    services: Array  # [queues] float32, probability that a step of service finishes a job
+    costs: Array  # [queues] float32, of a job that waits for a step
+    meanings: Array  # [queues] int32, the queue that each action chooses
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class QueuesState:
+    """Where the server is and what waits."""
+
+    server: Array  # [] int32, the queue where the server is
+    jobs: Array  # [queues] int32
+    time: Array  # [] int32, steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class Queues(Family[QueuesParameters, QueuesState]):
+    """Choose the queue to serve, step by step, so that waiting costs little.
+
+    Kept out of discovery and of the choice of settings, for tests on an unseen kind of task.
+
+    Each action chooses a queue, in an order of each member's own. If the server is there already,
+    it finishes one of the queue's jobs with the queue's `service` probability. If not, it moves
+    there, which takes the step. Then a job arrives at each queue with the queue's `arrival`
+    probability, and is turned away at no cost if there is no room. The reward is minus the costs of
+    all jobs that wait at the end of the step. An episode begins with any numbers of jobs and the
+    server at any queue, all equally likely, and is truncated after `limit` steps.
+
+    The observation is [2 * queues] float32: the jobs of each queue as shares of `length`, and the
+    server's queue, one-hot.
+
+    What a choice saves is small beside the noise of starts and arrivals, and shows only while
+    the jobs that it finished would have waited. Moving costs a step of service, so the best
+    choice depends on where the server is.
+
+    Members differ in the room of each queue, from 2 to `length` jobs; in its arrivals, service and
+    cost of waiting, from `arrival`, `service` and `cost`; and in the meanings of the actions.
+
+    Splits: the rooms of all queues sum to an even number in train members and to an odd one in
+    held-out members, so the room of some queue differs.
+    """
+
+    queues: int = 3
+    length: int = 4
+    limit: int = 40
+    arrival: Range[float] = Range(0.05, 0.25)
+    service: Range[float] = Range(0.6, 1.0)
+    cost: Range[float] = Range(0.005, 0.05)
+
+    def __post_init__(self) -> None:
+        fields = Fields(self, "queues")
+        fields.integer("queues", least=2, most=5)
+        fields.integer("length", least=_LEAST_ROOM + 1)
+        fields.integer("limit", least=1)
+        fields.number("arrival", least=0, most=1)
+        fields.number("service", least=0.05, most=1)
+        fields.number("cost", least=0.001, most=100)
+
+    @property
+    def sizes(self) -> Sizes:
+        situations = (self.queues, *(self.length + 1,) * self.queues)
+        return Sizes(self.queues, (2 * self.queues,), self.limit, situations)
+
+    def draw(self, key: Key, parity: Array) -> QueuesParameters:
+        room_key, arrival_key, service_key, cost_key, meaning_key = jax.random.split(key, 5)
+        each, rooms = (self.queues,), self.length - _LEAST_ROOM + 1
+        extra = random_index(room_key, rooms, each)
+        others = extra[1:].sum() + _LEAST_ROOM * self.queues
+        first = with_parity(extra[0], rooms, parity + others)
+        return QueuesParameters(
+            rooms=_LEAST_ROOM + extra.at[0].set(first),
+            arrivals=jax.random.uniform(arrival_key, each, jnp.float32, *self.arrival),
+            services=jax.random.uniform(service_key, each, jnp.float32, *self.service),
+            costs=jax.random.uniform(cost_key, each, jnp.float32, *self.cost),
+            meanings=random_order(meaning_key, self.queues),
+        )
+
+    def reset(self, parameters: QueuesParameters, key: Key) -> tuple[QueuesState, Array]:
+        """Begins with any numbers of jobs and the server anywhere."""
+        server_key, job_key = jax.random.split(key)
+        state = QueuesState(
+            server=random_index(server_key, self.queues),
+            jobs=random_index(job_key, parameters.rooms + 1, (self.queues,)),
+            time=jnp.int32(0),
+        )
+        return state, self._observe(state)
+
+    def step(
+        self, parameters: QueuesParameters, state: QueuesState, action: Array, key: Key
+    ) -> tuple[QueuesState, Step]:
+        """Serves or moves; then jobs arrive."""
+        service_key, arrival_key = jax.random.split(key)
+        queue = parameters.meanings[action]
+        finished = jax.random.uniform(service_key) < parameters.services[queue]
+        finished &= state.server == queue
+        arrived = jax.random.uniform(arrival_key, (self.queues,)) < parameters.arrivals
+        jobs = state.jobs.at[queue].add(-finished.astype(jnp.int32))
+        jobs = jnp.minimum(jnp.maximum(jobs, 0) + arrived, parameters.rooms)
+        state = QueuesState(queue, jobs, state.time + 1)
+        return state, Step(
+            observation=self._observe(state),
+            reward=-jnp.sum(parameters.costs * jobs),
+            terminated=jnp.zeros((), bool),
+            truncated=state.time >= self.limit,
+        )
+
+    def _observe(self, state: QueuesState) -> Array:
+        server = jax.nn.one_hot(state.server, self.queues)
+        return jnp.concatenate([state.jobs / self.length, server]).astype(jnp.float32)
+
+    def _jobs(self) -> Array:
+        """Jobs of each queue in the table: [queues, *(length + 1 for each queue)]."""
+        return jnp.indices((self.length + 1,) * self.queues)
+
+    def _by_queue(self, numbers: Array) -> Array:
+        """[queues] numbers, to broadcast with `_jobs`."""
+        return numbers.reshape(-1, *[1] * self.queues)
+
+    def starts(self, parameters: QueuesParameters) -> Array:
+        """All that there is room for: [queues, *(length + 1 for each queue)]."""
+        fits = jnp.all(self._jobs() <= self._by_queue(parameters.rooms), axis=0)
+        return jnp.broadcast_to(fits / (fits.sum() * self.queues), self.sizes.situations)
+
+    def lookahead(self, parameters: QueuesParameters, time: Array, values: Array) -> Array:
+        """Of every place of the server and numbers of jobs: [*situations, A]."""
+        del time
+        jobs = jnp.arange(self.length + 1)
+        # From the end of the step back: what waits, what arrives, what is served.
+        ahead = values - jnp.sum(self._by_queue(parameters.costs) * self._jobs(), axis=0)
+        for queue in range(self.queues):
+            chance, room = parameters.arrivals[queue], parameters.rooms[queue]
+            arrived = jnp.take(ahead, jnp.minimum(jobs + 1, room), axis=1 + queue)
+            ahead = chance * arrived + (1 - chance) * ahead
+        finished = jnp.stack(
+            [jnp.take(ahead[i], jnp.maximum(jobs - 1, 0), axis=i) for i in range(self.queues)]
+        )
+        service = self._by_queue(parameters.services)
+        served = service * finished + (1 - service) * ahead
+        here = jnp.eye(self.queues, dtype=bool).reshape(*[self.queues] * 2, *[1] * self.queues)
+        choices = jnp.where(here, served, ahead)  # [server, queue, *jobs]
+        return jnp.moveaxis(choices, 1, -1)[..., parameters.meanings]
+
+    def situation(self, state: QueuesState) -> tuple[Array, ...]:
+        """The server's queue and the jobs of each."""
+        return state.server, *(state.jobs[queue] for queue in range(self.queues))
