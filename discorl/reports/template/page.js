@@ -53,7 +53,9 @@
     for (const v of values) if (v !== null) { low = Math.min(low, v); high = Math.max(high, v); }
     if (low > high) { low = 0; high = 1; }
     if (low === high) { const pad = Math.abs(low) * 0.05 || 0.5; low -= pad; high += pad; }
-    const pad = (high - low) * margin;
+    // Changes of a fraction of a percent should not look large.
+    const lacking = margin ? Math.max(Math.abs(low), Math.abs(high)) * 0.02 - (high - low) : 0;
+    const pad = (high - low) * margin + Math.max(0, lacking) / 2;
     return [low - pad, high + pad];
   }
 
@@ -235,6 +237,7 @@
   }
 
   function draw() {
+    document.querySelectorAll(".scroll").forEach((box) => box.classList.toggle("more", box.scrollWidth > box.clientWidth + 1));
     for (const chart of data.charts) {
       const figure = document.getElementById("chart-" + chart.name);
       if (!figure || !figure.clientWidth) continue;
@@ -260,6 +263,15 @@
       bar.append(button);
     });
   }
+  // A command breaks between words, not after the hyphens of an option.
+  document.querySelectorAll("pre[id], .command").forEach((box) => {
+    box.replaceChildren(...box.textContent.split(/(\s+)/).map((part, i) => {
+      if (i % 2) return part;
+      const word = document.createElement("span");
+      word.textContent = part;
+      return word;
+    }));
+  });
   legend();
   draw();
   let waiting = 0;
