@@ -1,4 +1,4 @@
-"""Processes that tests start together on this machine."""
+"""Processes that tests start together on this machine, and the runs that they make."""
 
 import os
 import socket
@@ -6,7 +6,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+from timing import assert_same_tables
+
 TESTS = Path(__file__).parent
+SMALL = (
+    "discover --start scratch --meta-steps 10 --evaluate-every 10 --checkpoint-every 3 "
+    "--block-size 1 --window 2 --lifetimes 30 60 --num-envs 2 --unroll 3 --hidden 6 "
+    "--validation-envs 2 --validation-unroll 3 --value-hidden 6 "
+    "--evaluate-on bandit:seed=1 --evaluate-updates 4 --evaluate-seeds 1 "
+)
+NATIVE = SMALL + "--envs bandit --agents 4 --batch 4 --replay 16 --replay-fraction 0.75 "
+# Agents that act, learn and are differentiated, each of them a block: by the lean rule, by a small
+# Disco network, and in environments on the host.
+REAL = {
+    "lean": NATIVE + "--rule lean",
+    "disco": NATIVE + "--rule disco --action-lstm 4 --action-hidden 4 --prediction-size 4 --bins 5 "
+    "--trajectory-lstm 6 --meta-lstm 4 --net-width 4",
+    "host": SMALL + "--rule lean --envs gymnasium:CartPole-v1 --agents 2 --batch 2 "
+    "--replay-fraction 0",
+}
 
 
 def environment(devices=1, **more):
@@ -43,3 +62,14 @@ def run(command, count=1, **more):
     address = free_address()
     started = [start(command, i, count, address, **more) for i in range(count)]
     return [(*child.communicate(timeout=1800), child.returncode)[::-1] for child in started]
+
+
+def assert_same_runs(one, two):
+    for name in ("metrics", "agents", "evaluation"):
+        assert_same_tables(one / f"{name}.csv", two / f"{name}.csv")
+    for name in ("rule.npz", "best.npz"):
+        with np.load(one / name) as first, np.load(two / name) as second:
+            arrays = [key for key in first.files if key != "metadata"]
+            assert arrays == [key for key in second.files if key != "metadata"] != []
+            for key in arrays:
+                np.testing.assert_array_equal(first[key], second[key])

@@ -135,11 +135,13 @@ def test_a_dask_worker_that_is_killed_changes_no_number(tmp_path):
     suite.write_text(comparisons.TINY)
     here = discorl.compare(suite=suite, out=tmp_path / "here")
     with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
-        victims = [next(iter(cluster.workers.values())).pid]
+        killed = []
 
         def tell(line):
-            if "sweep" in line and victims:
-                os.kill(victims.pop(), signal.SIGKILL)
+            busy = [x for x in cluster.scheduler.workers.values() if x.processing]
+            if busy and not killed:
+                killed.append(busy[0].address)
+                os.kill(busy[0].pid, signal.SIGKILL)
 
         there = discorl.compare(
             suite=suite,
@@ -147,8 +149,9 @@ def test_a_dask_worker_that_is_killed_changes_no_number(tmp_path):
             executor=f"dask:{cluster.scheduler_address}",
             tell=tell,
         )
-    assert not victims and there.finished
-    assert there.aggregates == here.aggregates
+        left = set(cluster.scheduler.workers)
+    assert killed and killed[0] not in left
+    assert there.finished and there.aggregates == here.aggregates
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from discorl.runs.progress import nothing_drawn
 from discorl.types import UserError, validation
 
 HOST = "127.0.0.1"
-PATIENCE = 40.0  # seconds in which the others notice that one has ended; a heartbeat takes 20
+PATIENCE = 24.0  # seconds in which the others notice that one has ended; a heartbeat takes 20
 # Has Linux kill a process together with the one that started it, then becomes the command.
 _START = """
 import ctypes, os, sys

@@ -87,6 +87,7 @@ class OrderedSum:
                 offset += blocks[i].count
         self._held = {d: rows for d, rows in held.items() if processes.owns(d)}
         self._mesh = Mesh(np.array(list(held)), (_AXIS,))
+        processes.connect(self._mesh)  # now: processes compile for unequally long
         self.program = jax.jit(
             jax.shard_map(
                 self._add,

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from discorl.runs import memory
 from discorl.types import PassingError, PyTree, UserError, validation
@@ -134,8 +135,7 @@ def _connected(cluster: Cluster) -> Iterator[None]:
             ) from error
     _working_together = True
     try:
-        # The first collective waits for 30 seconds only, and compiling may take longer.
-        exchange(None)
+        exchange(None)  # now, because the first collective waits for 30 seconds only
         yield
     finally:
         _working_together = False
@@ -193,6 +193,21 @@ def exchange(value: Any) -> list[Any]:
         pickle.loads(row[:size].tobytes())  # from processes of our own
         for row, size in zip(gathered, sizes, strict=True)
     ]
+
+
+def connect(mesh: Mesh) -> None:
+    """Connects the devices of a mesh that spans processes; called by all of them together.
+
+    On CPUs the first collective over a list of devices connects them, and fails if a process is 30
+    seconds late. Once they are connected, a collective waits for as long as it takes.
+    """
+    if count() == 1:
+        return
+    exchange(None)
+    split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (mesh.axis_names, ()))
+    zeros = np.zeros(mesh.devices.shape, np.int32)
+    placed = jax.make_array_from_callback(zeros.shape, split, lambda index: zeros[index])
+    jax.block_until_ready(jax.jit(lambda x: x, out_shardings=whole)(placed))
 
 
 def require_same(settings: Mapping[str, Any], params: PyTree) -> None:

@@ -131,6 +131,7 @@ class CompiledTrainer(Trainer):
                 shardings,
             )
             mesh = jax.tree.leaves(shardings)[0].mesh
+            processes.connect(mesh)  # now: processes may take unequally long to compile
             out = shardings, NamedSharding(mesh, PartitionSpec())  # metrics are read everywhere
         run = jax.jit(function, donate_argnums=0, out_shardings=out)
         compiled = run.lower(state, self.eta, count).compile()
