@@ -78,8 +78,8 @@ def fabricate(path, **settings):
         "learning_rates": [0.001, 0.01],
     }
     config = configure_comparison(**values | settings)
-    with runner.create(path, config) as run:
-        scales = runner.read_scales(run.config)
+    runner.create(path, config).close()
+    scales = load(path).scales
     versions = json.loads((path / "versions.json").read_text())
     (path / "versions.json").write_text(json.dumps(versions | {"command": COMMAND}))
     random = np.random.default_rng(0)

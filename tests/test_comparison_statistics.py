@@ -72,7 +72,9 @@ def test_memory_does_not_grow_with_pairs_or_thresholds(monkeypatch):
     scores = np.random.default_rng(0).normal(size=(50, 10))
     thresholds = np.linspace(-1, 1, 100)
     for run in (
-        lambda: statistics.estimate_improvement(scores, scores + 0.1, samples=200),
+        lambda: statistics.estimate(
+            statistics.probability_of_improvement, scores, scores + 0.1, samples=200
+        ),
         lambda: statistics.estimate(
             lambda s: statistics.profile(s, thresholds), scores, samples=200
         ),
@@ -100,7 +102,9 @@ def test_scores_that_are_no_numbers_are_refused():
         with pytest.raises(UserError, match="expected finite numbers"):
             statistics.estimate(statistics.mean, scores)
     with pytest.raises(UserError, match="the same tasks"):
-        statistics.estimate_improvement(np.zeros((2, 3)), np.zeros((2, 4)))
+        statistics.estimate(
+            statistics.probability_of_improvement, np.zeros((2, 3)), np.zeros((2, 4))
+        )
 
 
 # --- rliable --------------------------------------------------------------------------------------
@@ -125,7 +129,7 @@ def test_intervals_of_rliable(case):
     x, y = np.array(case["x"]), np.array(case["y"])
     found = statistics.estimate(statistics.interquartile_mean, x, samples=20_000)
     np.testing.assert_allclose([found.low, found.high], case["iqm_interval"], atol=0.02)
-    found = statistics.estimate_improvement(x, y, samples=5_000)
+    found = statistics.estimate(statistics.probability_of_improvement, x, y, samples=5_000)
     np.testing.assert_allclose([found.low, found.high], case["improvement_interval"], atol=0.03)
     thresholds = np.array(RLIABLE["thresholds"])
     found = statistics.estimate(lambda scores: statistics.profile(scores, thresholds), x)

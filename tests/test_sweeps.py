@@ -133,15 +133,15 @@ def results(tmp_path, monkeypatch):
     space = {"unroll": [4, 8], "learning_rate": [0.001, 0.01, 0.1]}
     config = configure_sweep(space, rule="ppo", environments=["catch"], seeds=5, steps=1000)
     quality = {0.001: 0.2, 0.01: 0.8, 0.1: 0.5}
-    with runner.create(tmp_path / "sweep", config) as run:
-        scales = runner.read_scales(run.config)
+    runner.create(tmp_path / "sweep", config).close()
+    scales = load(tmp_path / "sweep").scales
     random = np.random.default_rng(0)
     for cell in final_cells(config, {}):
         rate = cell.rule.settings["learning_rate"]
         monkeypatch.setitem(comparisons.QUALITY, cell.rule.label, quality[rate])
         record = comparisons.record(cell, scales["catch"], random, 1000)
-        comparisons.write(run.path, cell, record | {"learning_rate": rate})
-    return load(run.path)
+        comparisons.write(tmp_path / "sweep", cell, record | {"learning_rate": rate})
+    return load(tmp_path / "sweep")
 
 
 def test_the_setting_that_matters_comes_first(results):

@@ -164,10 +164,8 @@ def _without_missing(config: ComparisonConfig) -> ComparisonConfig:
 
 def read(values: Mapping[str, Any]) -> ComparisonConfig:
     """Settings from a table of TOML or JSON; rules are not looked up yet."""
-    fields = {field.name for field in dataclasses.fields(ComparisonConfig)}
-    for name in values:
-        if name not in fields:
-            raise UserError(f"no setting {name!r}; {specs.nearest(name, fields)}")
+    fields = [field.name for field in dataclasses.fields(ComparisonConfig)]
+    specs.require_known("setting", values, fields)
     check_settings(values)
     values = dict(values)
     values["rules"] = read_entries(values.get("rules", ()), RuleEntry)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from discorl.envs import canonical
+from discorl.runs.files import naming
 from discorl.training.config import BUDGETS
 from discorl.types import UserError, specs
 from discorl.types.validation import Fields, number, refuse
@@ -101,10 +102,8 @@ def _entry(value: Any, kind: type[Entry], key: str) -> Entry:
     if not isinstance(value, str | Mapping):
         raise UserError(f"{value!r}: expected a name, or a table with the setting {key!r}")
     table: dict[str, Any] = {key: value} if isinstance(value, str) else dict(value)
-    names = [field.name for field in dataclasses.fields(kind)]
-    for name in table:
-        if name not in names:
-            raise UserError(f"{value}: no setting {name!r}; {specs.nearest(name, names)}")
+    with naming(str(value)):
+        specs.require_known("setting", table, [field.name for field in dataclasses.fields(kind)])
     if key not in table:
         raise UserError(f"{value}: expected the setting {key!r} in it")
     check_settings(table)

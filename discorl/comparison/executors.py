@@ -94,7 +94,8 @@ def _lost(cell: Cell, error: BaseException) -> UserError:
     return UserError(f"{cell}: workers were lost ({why}); `--resume` runs what is missing")
 
 
-def _dask(address: str) -> contextlib.AbstractContextManager[Executor]:
+@contextlib.contextmanager
+def _dask(address: str) -> Iterator[Executor]:
     try:
         from distributed import Client
     except ImportError as error:
@@ -103,13 +104,7 @@ def _dask(address: str) -> contextlib.AbstractContextManager[Executor]:
         client = Client(address)
     except (OSError, ValueError) as error:
         raise UserError(f"executor: no Dask scheduler answers at {address!r}: {error}") from error
-    return _executor_of(client)
-
-
-@contextlib.contextmanager
-def _executor_of(client: Any) -> Iterator[Executor]:
-    """The executor of a Dask client, which does not close the client itself."""
-    # Cells write files: the same call is not the same result.
+    # Cells write files, so the same call is not the same result. The executor closes no client.
     with client, client.get_executor(pure=False) as executor:
         yield executor
 

@@ -206,10 +206,10 @@ class Results:
     @functools.cached_property
     def improvements(self) -> dict[tuple[str, str], Estimate]:
         """Probability that the first rule beats the second, for each pair."""
+        beats = statistics.probability_of_improvement
         pairs = itertools.combinations(self.rules if self.tasks else (), 2)
         return {
-            (x, y): statistics.estimate_improvement(self.scores(x), self.scores(y))
-            for x, y in pairs
+            (x, y): statistics.estimate(beats, self.scores(x), self.scores(y)) for x, y in pairs
         }
 
     def improvement(self, x: str, y: str) -> Estimate:

@@ -113,18 +113,15 @@ def compare(
 
 def _look_again(run: Run) -> None:
     """Takes in environments that could not be made before: their suite may be there by now."""
-    environments = read_config(run.config).environments
+    environments = read(run.config["comparison"]).environments
     found: dict[str, Scale] = {}
     unavailable: dict[str, str] = {}
     for entry in environments:
-        if entry.label not in run.config["unavailable"]:
-            continue
-        try:
-            scale, reason = scales.look_for([entry], alone=len(environments) == 1)
-        except UserError as error:  # it trains, but does not count
-            scale, reason = {}, {entry.label: str(error)}
-        found |= scale
-        unavailable |= reason
+        if entry.label in run.config["unavailable"]:
+            try:
+                found[entry.label] = scales.scale_of(entry, alone=len(environments) == 1)
+            except UserError as error:  # without a scale, it trains but does not count
+                unavailable[entry.label] = str(error)
     if found:
         known = run.config["scales"] | _as_json(found)
         run.describe(run.config | {"scales": known, "unavailable": unavailable})
@@ -146,16 +143,15 @@ def _require_comparison(run: Run) -> None:
 
 class _Runner:
     def __init__(
-        self, run: Run, tell: Tell, accept_changes: bool, executor: Executor | None = None
+        self, run: Run, tell: Tell, accept_changes: bool, executor: Executor | None
     ) -> None:
         self._run = run
         self._executor = executor
         self._path = run.path.resolve() if executor else run.path  # workers may be anywhere
         self._tell = tell
         self._accept_changes = accept_changes
-        described = run.config
-        self._config = read_config(described)
-        self._scales = read_scales(described)
+        found = _results(run)
+        self._config, self._scales = found.config, found.scales
         self._programs = ProgramCache()
         self._done = 0
         self._untuned: Mapping[tuple[str, str], str] = {}
@@ -172,17 +168,25 @@ class _Runner:
         try:
             if self._go_through(sweep, total):
                 swept = _results(self._run)
-                chosen, self._untuned = swept.chosen, swept.untuned
-                for label, rates in _by_rule(chosen).items():
-                    if any(len(config.rates(r)) > 1 for r in config.rules if r.label == label):
-                        self._tell(f"learning rate of {label}: {rates}")
-                planned = list(final_cells(config, chosen))
+                self._untuned = swept.untuned
+                self._tell_rates(swept)
+                planned = list(final_cells(config, swept.chosen))
                 while self._go_through(planned, total) and (added := self._add_trials()):
                     cells_now = final_cells(self._config, {})
                     planned = [cell for cell in cells_now if cell.rule in added]
         except KeyboardInterrupt:  # between two updates that could be saved
             self._tell("stopped")
         return _results(self._run)
+
+    def _tell_rates(self, swept: Results) -> None:
+        for rule in self._config.rules:
+            if len(self._config.rates(rule)) > 1:
+                rates = dict.fromkeys(
+                    "none, for all failed" if rate is None else f"{rate:g}"
+                    for (label, _), rate in swept.chosen.items()
+                    if label == rule.label
+                )
+                self._tell(f"learning rate of {rule.label}: {', '.join(rates)}")
 
     def _go_through(self, planned: list[Cell], total: int) -> bool:
         """Runs the cells that are not finished; False if the user stopped it."""
@@ -250,13 +254,12 @@ class _Runner:
                 yield cell, record
             else:
                 runnable.append(cell)
-        if self._executor is not None:
+        if self._executor is None:
+            for cell in runnable:
+                yield cell, self._call(cell)(programs=self._programs)
+        else:
             doing("waiting for workers")
-            calls = {cell: self._call(cell) for cell in runnable}
-            yield from run_elsewhere(self._executor, calls)
-            return
-        for cell in runnable:
-            yield cell, self._call(cell)(programs=self._programs)
+            yield from run_elsewhere(self._executor, {cell: self._call(cell) for cell in runnable})
 
     def _call(self, cell: Cell) -> functools.partial[Record | None]:
         return functools.partial(
@@ -313,30 +316,10 @@ def _copy_name(rule: RuleEntry) -> str:
 
 def _results(run: Run) -> Results:
     with naming(run.path / "config.json"):
-        config, found = read_config(run.config), read_scales(run.config)
+        config = read(run.config["comparison"])  # its rules may be elsewhere by now
+    found = {label: Scale(**scale) for label, scale in run.config["scales"].items()}
     return Results(run.path, config, found, run.config["sha256"])
 
 
 def _as_json(found: Mapping[str, Scale]) -> dict[str, dict[str, Any]]:
     return {label: dataclasses.asdict(scale) for label, scale in found.items()}
-
-
-def read_config(described: Mapping[str, Any]) -> ComparisonConfig:
-    """The settings in a comparison's description; its rules may be elsewhere by now."""
-    return read(described["comparison"])
-
-
-def read_scales(described: Mapping[str, Any]) -> dict[str, Scale]:
-    """The scales in a comparison's description."""
-    return {label: Scale(**scale) for label, scale in described["scales"].items()}
-
-
-def _by_rule(chosen: Mapping[tuple[str, str], float | None]) -> dict[str, str]:
-    """The learning rates of each rule as text."""
-    rates: dict[str, list[str]] = {}
-    for (label, _), rate in chosen.items():
-        texts = rates.setdefault(label, [])
-        text = "none, for all failed" if rate is None else f"{rate:g}"
-        if text not in texts:
-            texts.append(text)
-    return {label: ", ".join(texts) for label, texts in rates.items()}

@@ -1,7 +1,6 @@
 """Scales that make returns of different environments comparable."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from discorl import envs
@@ -27,41 +26,42 @@ class Scale:
 AS_THEY_ARE = Scale(0.0, 1.0, known=False)
 
 
+class UnavailableError(UserError):
+    """An environment that cannot be made here."""
+
+
 def find(config: ComparisonConfig) -> tuple[dict[str, Scale], dict[str, str]]:
     """Scales by label of environment, and reasons why environments are unavailable."""
     for entry in config.environments:
         _check_name(entry.env)
-    scales, unavailable = look_for(config.environments, alone=len(config.environments) == 1)
-    if len(unavailable) == len(config.environments):
+    scales, unavailable = {}, {}
+    for entry in config.environments:
+        try:
+            scales[entry.label] = scale_of(entry, alone=len(config.environments) == 1)
+        except UnavailableError as error:
+            unavailable[entry.label] = str(error)
+    if not scales:
         raise UserError(next(iter(unavailable.values())))
     return scales, unavailable
 
 
-def look_for(
-    entries: Sequence[EnvironmentEntry], *, alone: bool
-) -> tuple[dict[str, Scale], dict[str, str]]:
-    """See `find`; a comparison of one environment `alone` needs no scale."""
-    scales, unavailable = {}, {}
-    for entry in entries:
-        if entry.random is not None and entry.optimal is not None:
-            scales[entry.label] = Scale(entry.random, entry.optimal)
-            continue
-        try:
-            environment = envs.make(entry.env)
-        except UserError as error:
-            unavailable[entry.label] = str(error)
-            continue
-        reference = getattr(environment, "reference", lambda: None)()
-        if reference is not None:
-            scales[entry.label] = Scale(float(reference.random), float(reference.optimal))
-        elif alone:
-            scales[entry.label] = AS_THEY_ARE
-        else:
-            raise UserError(
-                f"environment {entry.env!r} has no returns of its own to normalise scores by: "
-                f'write it in a TOML file as {{ env = "{entry.env}", random = ..., optimal = ... }}'
-            )
-    return scales, unavailable
+def scale_of(entry: EnvironmentEntry, *, alone: bool) -> Scale:
+    """The scale of an environment; a comparison of one environment `alone` needs none."""
+    if entry.random is not None and entry.optimal is not None:
+        return Scale(entry.random, entry.optimal)
+    try:
+        environment = envs.make(entry.env)
+    except UserError as error:
+        raise UnavailableError(str(error)) from error
+    reference = getattr(environment, "reference", lambda: None)()
+    if reference is not None:
+        return Scale(float(reference.random), float(reference.optimal))
+    if alone:
+        return AS_THEY_ARE
+    raise UserError(
+        f"environment {entry.env!r} has no returns of its own to normalise scores by: "
+        f'write it in a TOML file as {{ env = "{entry.env}", random = ..., optimal = ... }}'
+    )
 
 
 def _check_name(text: str) -> None:

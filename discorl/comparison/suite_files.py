@@ -11,12 +11,13 @@ from discorl.comparison.entries import EnvironmentEntry, RuleEntry, read_entries
 from discorl.runs import config_files
 from discorl.types import UserError, specs
 
+_FOLDER = resources.files("discorl.comparison") / "suites"
+
 
 def suites() -> list[str]:
     """Names of the suites in this package."""
-    return sorted(
-        Path(file.name).stem for file in _folder().iterdir() if file.name.endswith(".toml")
-    )
+    names = (Path(file.name) for file in _FOLDER.iterdir())
+    return sorted(name.stem for name in names if name.suffix == ".toml")
 
 
 def load(suite: str | os.PathLike[str], extending: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def load(suite: str | os.PathLike[str], extending: tuple[str, ...] = ()) -> dict
     file = Path(text)
     if not text.endswith(".toml"):
         specs.require_known("suite", [text], [*suites(), "a file ending in .toml"])
-        file = _folder() / f"{text}.toml"
+        file = Path(str(_FOLDER / f"{text}.toml"))
     table = config_files.read_toml(file)
     base = load(*_extended(text, table.pop("extends"), extending)) if "extends" in table else {}
     return on_top(base, {"name": Path(text).stem} | table)
@@ -64,7 +65,3 @@ def on_top(suite: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
         table.get("environments", ()), EnvironmentEntry, environments
     )
     return table
-
-
-def _folder() -> Any:
-    return resources.files("discorl.comparison") / "suites"

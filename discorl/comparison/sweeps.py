@@ -149,7 +149,7 @@ def _read(texts: Sequence[str], argument: str, expected: str) -> dict[str, Seque
             raise UserError(f"{argument} is {text!r}; expected {expected}")
         if name in space:
             raise UserError(f"{argument} has {name!r} twice; expected all its values together")
-        read = [specs.parse(f"over:value={x}").parameters["value"] for x in values.split(",")]
+        read = [_value(x) for x in values.split(",")]
         space[name] = read[0] if isinstance(read[0], Range) and len(read) == 1 else read
     return space
 
@@ -192,14 +192,15 @@ def _values(name: str, values: Sequence[Any] | Range) -> Sequence[Any] | Range:
 
 def _fit(name: str, value: Any) -> Any:
     """A value of a setting; as a tuple where the setting is one."""
-    default = settings.flatten(TrainConfig, TrainConfig())[name]
-    return _tuple(value) if isinstance(default, tuple) else value
-
-
-def _tuple(value: Any) -> tuple:
+    if not isinstance(settings.flatten(TrainConfig, TrainConfig())[name], tuple):
+        return value
     if isinstance(value, str):
-        return tuple(specs.parse(f"over:value={x}").parameters["value"] for x in value.split())
+        return tuple(map(_value, value.split()))
     return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _value(text: str) -> Any:
+    return specs.parse(f"over:value={text}").parameters["value"]
 
 
 def _grid(space: Space) -> list[dict[str, Any]]:

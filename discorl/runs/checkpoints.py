@@ -60,7 +60,9 @@ def save(path: str | os.PathLike[str], tree: PyTree, parts: Sequence[str] = ()) 
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr(zipfile.ZipInfo(_MANIFEST), _manifest_text(specs, parts))
+            arrays = {name: str(spec) for name, spec in specs.items()}
+            manifest = {"format": _FORMAT, "arrays": arrays, "parts": list(parts)}
+            archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps(manifest, indent=1))
             for name, leaf in leaves.items():
                 npz.add_array(archive, name, _to_stored(name, leaf, specs[name]))
 
@@ -134,11 +136,6 @@ def _is_key(leaf: Any) -> bool:
 def _is_foreign(dtype: np.dtype) -> bool:
     """Whether a dtype was added to numpy by ml_dtypes: npy headers would lose which it is."""
     return dtype.isbuiltin == 2
-
-
-def _manifest_text(specs: dict[str, _Spec], parts: Sequence[str]) -> str:
-    arrays = {name: str(spec) for name, spec in specs.items()}
-    return json.dumps({"format": _FORMAT, "arrays": arrays, "parts": list(parts)}, indent=1)
 
 
 def _open_all(

@@ -66,12 +66,12 @@ class _CheckedCache:
     """
 
     def __init__(self, folder: str) -> None:
-        self._path = Path(folder)
+        self._folder = Path(folder)
 
     def get(self, key: str) -> bytes | None:
         """The program under a key, if it is there and whole."""
         try:
-            content = read_bytes(self._file(key), _LARGEST_PROGRAM)
+            content = read_bytes(self._folder / f"{key}.program", _LARGEST_PROGRAM)
         except UserError:
             return None
         checksum, program = content[:_CHECKSUM], content[_CHECKSUM:]
@@ -80,11 +80,7 @@ class _CheckedCache:
     def put(self, key: str, value: bytes) -> None:
         """Keeps a program."""
         with contextlib.suppress(OSError, UserError):  # a cache is not worth a run
-            content = _checksum(key, value) + value
-            write_bytes(self._file(key), content)
-
-    def _file(self, key: str) -> Path:
-        return self._path / f"{key}.program"
+            write_bytes(self._folder / f"{key}.program", _checksum(key, value) + value)
 
 
 def _checksum(key: str, program: bytes) -> bytes:

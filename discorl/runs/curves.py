@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from discorl.runs import palette, panels
 from discorl.runs.files import write_atomically
-from discorl.runs.metrics import RETURN, STEP, by_seed
+from discorl.runs.metrics import BEST_SCORE, RETURN, SCORE, STEP, by_seed
 from discorl.runs.palette import Style
 from discorl.runs.panels import Panel
 
@@ -33,7 +32,6 @@ def learning_curve(
     highest. The columns are those of `Run.metrics`; NaN marks updates in which no episode ended.
     """
     figure = Figure(figsize=(7, 4), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     _label(axes, title, "environment steps", "return per episode")
     along, values = by_seed(metrics, STEP, RETURN)
@@ -67,7 +65,6 @@ def discovery_curve(
     of the agents' policies and of the rule's targets for them, and the parts of the meta-loss.
     """
     figure = Figure(figsize=(12, 10), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", color=_TEXT_COLOUR, fontsize=13)
     grid = figure.subplots(3, 2, sharex=True)
     for axes, panel in zip(grid.flat, panels.of_discovery(metrics), strict=True):
@@ -118,15 +115,12 @@ def _set_scale(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_scores(axes: Axes, evaluations: Mapping[str, np.ndarray]) -> None:
-    if not evaluations or not np.isfinite(evaluations["charts/score"]).any():
+    if not evaluations or not np.isfinite(evaluations[SCORE]).any():
         return
-    axes.plot(
-        evaluations["update"], evaluations["charts/score"], "o-", color=_COLOUR, label="score"
-    )
-    best = np.where(
-        np.isfinite(evaluations["charts/best_score"]), evaluations["charts/best_score"], np.nan
-    )
-    axes.step(evaluations["update"], best, ":", where="post", color="#999999", label="best so far")
+    along, best = evaluations["update"], evaluations[BEST_SCORE]
+    axes.plot(along, evaluations[SCORE], "o-", color=_COLOUR, label="score")
+    best = np.where(np.isfinite(best), best, np.nan)
+    axes.step(along, best, ":", where="post", color="#999999", label="best so far")
 
 
 def _draw(axes: Axes, along: np.ndarray, values: np.ndarray, unit: str = "update") -> None:
@@ -154,14 +148,8 @@ def _draw_line(
 ) -> None:
     known = np.isfinite(values)
     marker = "o" if known.sum() == 1 else None  # a line through one point is invisible
-    axes.plot(
-        along[known],
-        values[known],
-        linestyle=style.linestyle,
-        marker=marker,
-        color=style.colour,
-        label=label,
-    )
+    x, y, dashes = along[known], values[known], style.linestyle
+    axes.plot(x, y, linestyle=dashes, marker=marker, color=style.colour, label=label)
 
 
 def _draw_points(axes: Axes, along: np.ndarray, values: np.ndarray, label: str) -> None:
@@ -183,8 +171,7 @@ def _note(axes: Axes, text: str) -> None:
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
     """Mean over each update and those before it in the window, ignoring missing values: [S, U]."""
     known = np.isfinite(values)
-    total = _sums(np.where(known, values, 0.0), window)
-    count = _sums(known.astype(float), window)
+    total, count = (_sums(x, window) for x in (np.where(known, values, 0.0), known.astype(float)))
     return np.divide(total, count, out=np.full(values.shape, np.nan), where=count > 0)
 
 

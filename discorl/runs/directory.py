@@ -131,15 +131,17 @@ class Run:
 
     def _check_manifest(self, accept_changes: bool) -> None:
         """Detects changes since the run was last written."""
-        noted, changes = manifest.read_or_explain(self.path)
-        if noted is not None:
-            changes = noted.changes(self.path, self.checkpoint_updates())
+        try:
+            self._manifest = Manifest.read(self.path)
+        except UserError as error:
+            changes = [str(error).removeprefix(f"{self.path}/")]
+        else:
+            changes = self._manifest.changes(self.path, self.checkpoint_updates())
         if changes and not accept_changes:
             raise UserError(
                 f"{self.path} is not as it was left: {'; '.join(changes)}. Put it back, or go on "
                 f"with what is there now: `--resume {self.path} --accept-changes`"
             )
-        self._manifest = noted or Manifest({})
         if changes:
             names = {"config.json", *self._manifest.files}
             present = [name for name in sorted(names) if (self.path / name).exists()]
@@ -181,15 +183,9 @@ class Run:
             self._tensorboard.log(rows, table)
 
     def save(
-        self,
-        update: int,
-        state: PyTree,
-        *,
-        keep: int = KEEP,
-        finite: bool = True,
-        parts: Sequence[str] = (),
+        self, update: int, state: PyTree, *, finite: bool = True, parts: Sequence[str] = ()
     ) -> None:
-        """Writes a checkpoint, then deletes all but the newest `keep`.
+        """Writes a checkpoint, then deletes all but the newest two.
 
         The newest one with `finite` parameters is always kept. `parts` are names of files beside
         the checkpoint that hold the rest of it.
@@ -198,12 +194,8 @@ class Run:
         present = self.checkpoint_updates()
         if present and update < present[-1]:
             raise ValueError(f"update {update} is older than checkpoint {present[-1]}")
-        if keep < 1:
-            raise ValueError(f"keep is {keep}; expected at least 1")
-        previous = (
-            f"the checkpoint of update {present[-1]} stands" if present else "none stands yet"
-        )
-        with folders.troubles_reported(self.path, f"this checkpoint was not written; {previous}"):
+        last = f"the checkpoint of update {present[-1]} stands" if present else "none stands yet"
+        with folders.troubles_reported(self.path, f"this checkpoint was not written; {last}"):
             # First, so that a checkpoint never covers updates whose metrics a power cut could take.
             for table in self._tables.values():
                 table.sync()
@@ -212,11 +204,11 @@ class Run:
             checkpoints.save(self._checkpoint(update), state, parts)
             last_finite = update if finite else self._manifest.finite_checkpoint
             self._note(tables=self._prefixes(), checkpoint=update, finite_checkpoint=last_finite)
-            self._prune(keep)
+            self._prune()
 
-    def _prune(self, keep: int) -> None:
+    def _prune(self) -> None:
         """Deletes all checkpoints but the newest, and the newest finite one."""
-        for superfluous in self.checkpoint_updates()[:-keep]:
+        for superfluous in self.checkpoint_updates()[:-KEEP]:
             if superfluous != self._manifest.finite_checkpoint:
                 self._checkpoint(superfluous).unlink()
         folders.remove_orphans(self.path / "checkpoints")
@@ -345,5 +337,5 @@ class Run:
             elif finite is not None:
                 finite = min(finite, update)  # what is newer has just been put aside
             self._note(tables=self._prefixes(), checkpoint=update, finite_checkpoint=finite)
-            self._prune(KEEP)  # a kill may have come between a checkpoint and this
+            self._prune()  # a kill may have come between a checkpoint and this
         self._tensorboard.restart({name: table.next_step for name, table in self._tables.items()})

@@ -22,13 +22,12 @@ class History:
         """Starts empty; each update adds `width` rows, such as one per seed."""
         self._width = width
         points = max(_LEAST_POINTS, MOST_ROWS // width)
-        self._most = (points - points % 2) * width  # an even number, to be merged in pairs
-        self._stride = 1  # rows as they came that one row here stands for
+        self._most = points - points % 2  # points; an even number, to be merged in pairs
+        self._stride = 1  # updates as they came that a point stands for
         self._names: list[str] = []
         self._whole: set[str] = set()  # columns of integers
-        self._values = np.empty((0, 0))  # [rows, columns]
-        self._count = 0
-        self._pending: list[Row] = []  # too few for a row of `stride` yet
+        self._points: list[np.ndarray] = []  # [width, columns] each
+        self._pending: list[Row] = []  # too few for a point yet
 
     def extend(self, rows: Sequence[Row]) -> None:
         """Adds rows."""
@@ -38,49 +37,30 @@ class History:
         for row in rows:
             self._whole -= {n for n, x in row.items() if not isinstance(x, int | np.integer)}
         self._pending += rows
-        block = self._stride * self._width
-        while len(self._pending) >= block:
-            self._add(self._merged(self._pending[:block]))
+        while len(self._pending) >= (block := self._stride * self._width):
+            self._points.append(self._merged(self._pending[:block]))
             del self._pending[:block]
-            if self._count == self._most:
-                self._halve()
-                block = self._stride * self._width
+            if len(self._points) == self._most:
+                pairs = np.stack(self._points).reshape(-1, 2, self._width, len(self._names))
+                self._points = list(self._merge(pairs))
+                self._stride *= 2
 
     def columns(self, *names: str) -> dict[str, np.ndarray]:
         """The rows as columns, or some of these; {} if there are no rows."""
         if not self._names:
             return {}
-        values = self._values[: self._count]
-        if self._pending:
-            values = np.concatenate([values, self._merged(self._pending)])
+        newest = [self._merged(self._pending)] if self._pending else []
+        values = np.concatenate([*self._points, *newest])
         found = {name: values[:, self._names.index(name)] for name in names or self._names}
         return {n: x.astype(np.int64) if n in self._whole else x.copy() for n, x in found.items()}
 
     def _merged(self, rows: Sequence[Row]) -> np.ndarray:
-        """Rows of neighbouring updates as one update: [width, columns]."""
+        """Rows of neighbouring updates as one point: [width, columns]."""
         table = np.array([[float(row[name]) for name in self._names] for row in rows])
-        return self._merge(table.reshape(1, -1, self._width, len(self._names)))
+        return self._merge(table.reshape(1, -1, self._width, len(self._names)))[0]
 
     def _merge(self, table: np.ndarray) -> np.ndarray:
-        """[updates, merged, width, columns] to [updates * width, columns]."""
+        """[points, merged, width, columns] to [points, width, columns]."""
         columns = {name: table[..., i].swapaxes(1, 2) for i, name in enumerate(self._names)}
         merged = merge(columns, self._whole)
-        stacked = np.stack([merged[name] for name in self._names], axis=-1)
-        return stacked.reshape(-1, len(self._names))
-
-    def _add(self, values: np.ndarray) -> None:
-        if self._count + len(values) > len(self._values):
-            size = min(self._most, max(2 * len(self._values), 64 * self._width))
-            larger = np.empty((size, len(self._names)))
-            if self._count:
-                larger[: self._count] = self._values[: self._count]
-            self._values = larger
-        self._values[self._count : self._count + len(values)] = values
-        self._count += len(values)
-
-    def _halve(self) -> None:
-        pairs = self._values.reshape(-1, 2, self._width, len(self._names))
-        merged = self._merge(pairs)
-        self._count = len(merged)
-        self._values[: self._count] = merged
-        self._stride *= 2
+        return np.stack([merged[name] for name in self._names], axis=-1)

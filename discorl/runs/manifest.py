@@ -9,7 +9,6 @@ from typing import Self
 
 from discorl.runs.files import open_regular, read_errors_reported, sha256_of, write_bytes
 from discorl.runs.schemas import Each, read_json
-from discorl.types import UserError
 
 NAME = "manifest.json"
 _SCHEMA = {
@@ -68,14 +67,6 @@ class Manifest:
 def sha256_of_bytes(content: bytes) -> str:
     """The SHA-256 of the content, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
-
-
-def read_or_explain(folder: Path) -> tuple[Manifest | None, list[str]]:
-    """The manifest of a run, or what is wrong with it."""
-    try:
-        return Manifest.read(folder), []
-    except UserError as error:
-        return None, [str(error).removeprefix(f"{folder}/")]
 
 
 def _sha256_of_start(path: Path, size: int) -> str | None:

@@ -67,10 +67,7 @@ def _weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def known_mean(values: np.ndarray) -> np.ndarray:
     """Means of the finite values over the last axis; NaN where there are none."""
-    known = np.isfinite(values)
-    count = known.sum(axis=-1)
-    total = np.where(known, values, 0.0).sum(axis=-1)
-    return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+    return _weighted_mean(np.where(np.isfinite(values), values, np.nan), np.ones(values.shape))
 
 
 def by_seed(columns: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:

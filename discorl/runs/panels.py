@@ -77,8 +77,6 @@ def _of_evolution(names: Iterable[str]) -> tuple[Panel, ...]:
 
 def _of_meta_gradients(names: Iterable[str]) -> tuple[Panel, ...]:
     """Panels of columns such as "charts/episodic_return/ENVIRONMENT"."""
-    norm = {"meta/gradient_norm": "norm"}
-    cosine = {"meta/gradient_cosine": "cosine"}
     entropies = {"policy/entropy": "policy", "rule/pi_hat_entropy": "its target, pi_hat"}
     parts = {
         "meta/policy_gradient": "policy gradient",
@@ -96,13 +94,13 @@ def _of_meta_gradients(names: Iterable[str]) -> tuple[Panel, ...]:
         Panel(
             "norm of the meta-gradient",
             "Mean over agents. Steady growth is a sign that the rule becomes unstable.",
-            norm,
+            {"meta/gradient_norm": "norm"},
             scale="log",
         ),
         Panel(
             "cosine of two agents' meta-gradients",
             "Near 0, agents disagree and steps are mostly noise.",
-            cosine,
+            {"meta/gradient_cosine": "cosine"},
         ),
         Panel(
             "entropy, mean over agents",

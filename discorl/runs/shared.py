@@ -3,12 +3,12 @@
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from discorl.runs import checkpoints, folders, processes
-from discorl.runs.directory import KEEP, Run
+from discorl.runs.directory import Run
 from discorl.runs.metrics import Row
 from discorl.types import PyTree, UserError
 
@@ -25,55 +25,29 @@ class SharedRun(Run):
     is_shared = True
 
     @classmethod
-    def create(
-        cls,
-        path: str | os.PathLike[str],
-        config: Mapping[str, Any],
-        kind: str = "train",
-        copies: Mapping[str, Path | None] | None = None,
-    ) -> Self:
+    def create(cls, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> Self:
         """See `Run.create`; called by all processes."""
-        return cls._by_the_first(
-            path, lambda: super(SharedRun, cls).create(path, config, kind, copies)
-        )
+        make = super().create
+        return cls._by_the_first(path, lambda: make(path, *arguments, **options))
 
     @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        read_only: bool = False,
-        accept_changes: bool = False,
-    ) -> Self:
+    def open(cls, path: str | os.PathLike[str], **options: Any) -> Self:
         """See `Run.open`; called by all processes."""
-        return cls._by_the_first(
-            path,
-            lambda: super(SharedRun, cls).open(
-                path, read_only=read_only, accept_changes=accept_changes
-            ),
-        )
+        make = super().open
+        return cls._by_the_first(path, lambda: make(path, **options))
 
     @classmethod
-    def _by_the_first(cls, path: str | os.PathLike[str], make: Any) -> Self:
+    def _by_the_first(cls, path: str | os.PathLike[str], make: Callable[[], Self]) -> Self:
         made: list[Self] = []
         processes.together(lambda: made.append(make()) if processes.index() == 0 else None)
         _check_shared(Path(path))
         return made[0] if made else super().open(path, read_only=True)
 
     def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
-        """See `Run.log`."""
         if self.writes:
             super().log(rows, table)
 
-    def save(
-        self,
-        update: int,
-        state: PyTree,
-        *,
-        keep: int = KEEP,
-        finite: bool = True,
-        parts: Sequence[str] = (),
-    ) -> None:
+    def save(self, update: int, state: PyTree, **options: Any) -> None:
         """See `Run.save`; every process gives the arrays that it has, or None."""
 
         def save_part() -> str | None:
@@ -89,8 +63,7 @@ class SharedRun(Run):
 
         def save() -> None:
             if self.writes:
-                every = [*parts, *written]
-                super(SharedRun, self).save(update, state, keep=keep, finite=finite, parts=every)
+                super(SharedRun, self).save(update, state, parts=written, **options)
 
         processes.together(save)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from discorl.types import UserError
 
-Statistic = Callable[[np.ndarray], np.ndarray]
+Statistic = Callable[..., np.ndarray]  # of one or more groups of scores
 
 CONFIDENCE = 0.95
 SAMPLES = 2000  # of the bootstrap
@@ -107,61 +107,41 @@ def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 
 
 def estimate(
-    statistic: Statistic, scores: np.ndarray, *, seed: int = 0, samples: int = SAMPLES
+    statistic: Statistic, *groups: np.ndarray, seed: int = 0, samples: int = SAMPLES
 ) -> Estimate:
-    """A statistic of scores, [runs, tasks], with its bootstrap interval."""
-    return _estimate(lambda drawn: statistic(drawn[0]), (scores,), seed, samples)
+    """A statistic of one or more groups of scores, with its bootstrap interval.
 
-
-def estimate_improvement(
-    scores_x: np.ndarray, scores_y: np.ndarray, *, seed: int = 0, samples: int = SAMPLES
-) -> Estimate:
-    """`probability_of_improvement` with its interval; the runs of X and Y are drawn apart."""
-    if scores_x.shape[1] != scores_y.shape[1]:
-        raise UserError(
-            f"scores_x has {scores_x.shape[1]} tasks and scores_y {scores_y.shape[1]}; expected "
-            "the same tasks"
-        )
-    return _estimate(
-        lambda drawn: probability_of_improvement(*drawn), (scores_x, scores_y), seed, samples
-    )
-
-
-def efficiency_curve(scores: np.ndarray, *, seed: int = 0, samples: int = SAMPLES) -> Estimate:
-    """Interquartile mean at each of a number of points in time, with its interval: arrays [points].
-
-    Scores are [points, runs, tasks]. A run is drawn with its whole curve.
+    Groups are [runs, tasks, ...] of the same tasks; their runs are drawn apart.
     """
-    by_run = np.moveaxis(scores, 0, -1)  # [runs, tasks, points]
-
-    def statistic(drawn: tuple[np.ndarray, ...]) -> np.ndarray:
-        return interquartile_mean(np.moveaxis(drawn[0], -1, -3))
-
-    return _estimate(statistic, (by_run,), seed, samples)
-
-
-def _estimate(
-    statistic: Callable[[tuple[np.ndarray, ...]], np.ndarray],
-    groups: tuple[np.ndarray, ...],
-    seed: int,
-    samples: int,
-) -> Estimate:
-    """The percentile interval of a statistic of groups, each [runs, tasks, ...]."""
     for scores in groups:
         if scores.ndim < 2 or 0 in scores.shape or not np.isfinite(scores).all():
             raise UserError(
                 f"scores have the shape {scores.shape}; expected finite numbers, [runs, tasks]"
             )
+    tasks = [scores.shape[1] for scores in groups]
+    if len(set(tasks)) > 1:
+        raise UserError(f"scores have {tasks} tasks; expected the same tasks in all groups")
     random = np.random.default_rng(seed)
-    size = sum(scores.size for scores in groups)
-    piece = max(1, min(samples, _PIECE // size))
+    piece = max(1, min(samples, _PIECE // sum(scores.size for scores in groups)))
     values = []
     for start in range(0, samples, piece):
         count = min(piece, samples - start)
-        values.append(statistic(tuple(_draw(scores, count, random) for scores in groups)))
+        values.append(statistic(*(_draw(scores, count, random) for scores in groups)))
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(np.concatenate(values), [tail, 100 - tail], axis=0)
-    return Estimate(_plain(statistic(groups)), _plain(low), _plain(high))
+    return Estimate(_plain(statistic(*groups)), _plain(low), _plain(high))
+
+
+def efficiency_curve(scores: np.ndarray, *, samples: int = SAMPLES) -> Estimate:
+    """Interquartile mean at each of a number of points in time, with its interval: arrays [points].
+
+    Scores are [points, runs, tasks]. A run is drawn with its whole curve.
+    """
+
+    def statistic(drawn: np.ndarray) -> np.ndarray:  # of [..., runs, tasks, points]
+        return interquartile_mean(np.moveaxis(drawn, -1, -3))
+
+    return estimate(statistic, np.moveaxis(scores, 0, -1), samples=samples)
 
 
 def _draw(scores: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:

@@ -12,10 +12,10 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from discorl.runs import versions
+from discorl.runs.directory import Run
 from discorl.runs.files import sha256_of
 from discorl.runs.metrics import PLACES, STEP, Row
 from discorl.runs.trackers import Subject, Tracker
@@ -27,19 +27,6 @@ _KEYS = ("update", "seed", "agent")  # of a row: a service has other places for 
 Log = Callable[..., None]  # takes rows and the name of their table, as `Tracker.log` does
 Given = str | Tracker | Callable[[list[dict[str, float]]], None]
 Track = Given | Iterable[Given] | None  # what users give
-
-
-class Directory(Protocol):
-    """What trackers know of a run directory; see `Run`."""
-
-    path: Path
-
-    @property
-    def writes(self) -> bool:
-        """Whether this process may write it."""
-
-    def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
-        """Appends rows to a table."""
 
 
 def make(track: Track) -> list[Tracker]:
@@ -70,7 +57,7 @@ def _one(given: Any) -> Tracker:
 @contextlib.contextmanager
 def following(
     trackers: Sequence[Tracker],
-    run: Directory | None,
+    run: Run | None,
     config: Mapping[str, Any],
     name: str,
     seeds: Sequence[int] = (),
@@ -79,7 +66,11 @@ def following(
 
     Of several processes, the one that writes the run directory has the trackers.
     """
-    subject = _subject(run, config, name, seeds)
+    subject = Subject(name, secrets.token_hex(6), config, seeds, None)
+    if run is not None:
+        # Of a file that has the time at which the run was created, so no two runs share it.
+        identity = sha256_of(run.path / versions.NAME)[:12]
+        subject = Subject(run.path.resolve().name, identity, config, seeds, run.path)
     started = trackers if run is None or run.writes else ()
     writers = [*([] if run is None else [run.log]), *(tracker.log for tracker in started)]
 
@@ -94,16 +85,6 @@ def following(
         yield log
 
 
-def _subject(
-    run: Directory | None, config: Mapping[str, Any], name: str, seeds: Sequence[int]
-) -> Subject:
-    if run is None:
-        return Subject(name, secrets.token_hex(6), config, seeds, None)
-    # Of a file that has the time at which the run was created, so no two runs share it.
-    identity = sha256_of(run.path / versions.NAME)[:12]
-    return Subject(run.path.resolve().name, identity, config, seeds, run.path)
-
-
 class Callback(Tracker):
     """Calls a function with the rows of the main table."""
 
@@ -111,7 +92,6 @@ class Callback(Tracker):
         self._function = function
 
     def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
-        """See `Tracker`."""
         if table == "metrics":
             self._function(rows)
 
@@ -137,7 +117,6 @@ class Service(Tracker):
         self._runs: dict[float | None, Any] = {}  # by seed
 
     def start(self, subject: Subject) -> None:
-        """See `Tracker`."""
         try:
             for seed in subject.seeds or (None,):
                 self._runs[seed] = self._open(subject, seed)
@@ -165,7 +144,6 @@ class Service(Tracker):
         """The arguments of `init` that only this service has; `ending` tells seeds apart."""
 
     def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
-        """See `Tracker`."""
         try:
             for row in rows:
                 if self._runs:
@@ -187,7 +165,6 @@ class Service(Tracker):
         )
 
     def close(self) -> None:
-        """See `Tracker`."""
         runs, self._runs = self._runs, {}
         for run in runs.values():
             with contextlib.suppress(Exception):  # nothing more can be done about it
