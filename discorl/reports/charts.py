@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from discorl.comparison.results import Results
 from discorl.runs.metrics import by_seed, known_mean
 from discorl.runs.panels import Scale
-from discorl.runs.statistics import AGGREGATES
+from discorl.runs.statistics import AGGREGATES, Estimate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +63,11 @@ class Row:
     low: float
     high: float
 
+    @classmethod
+    def of(cls, series: int, label: str, found: Estimate) -> Self:
+        """The row of a statistic."""
+        return cls(series, label, found.value, found.low, found.high)
+
 
 @dataclasses.dataclass(frozen=True)
 class IntervalChart:
@@ -112,21 +117,24 @@ def aggregate_titles(results: Results) -> dict[str, str]:
 
 def aggregates(results: Results) -> IntervalChart:
     """Every aggregate of every rule."""
-    panels = []
-    for name, title in aggregate_titles(results).items():
-        rows = []
-        for rule, found in results.aggregates.items():
-            e = found[name]
-            rows.append(Row(_series(results, rule), rule, e.value, e.low, e.high))
-        panels.append((title, tuple(rows)))
-    return IntervalChart("aggregates", f"Aggregates of {results.measure}", tuple(panels))
+    panels = tuple(
+        (
+            title,
+            tuple(
+                Row.of(_series(results, rule), rule, found[name])
+                for rule, found in results.aggregates.items()
+            ),
+        )
+        for name, title in aggregate_titles(results).items()
+    )
+    return IntervalChart("aggregates", f"Aggregates of {results.measure}", panels)
 
 
 def improvements(results: Results) -> IntervalChart:
     """The probability of improvement of each pair of rules."""
     rows = tuple(
-        Row(_series(results, x), f"{x} over {y}", e.value, e.low, e.high)
-        for (x, y), e in results.improvements.items()
+        Row.of(_series(results, x), f"{x} over {y}", found)
+        for (x, y), found in results.improvements.items()
     )
     title = "Probability of improvement"
     return IntervalChart("improvement", title, (("P(X > Y)", rows),), reference=0.5)
@@ -156,28 +164,16 @@ def efficiency(results: Results) -> LineChart:
 def curves(results: Results) -> list[LineChart]:
     """The return of each rule in each environment: mean over seeds, lowest to highest."""
     found = []
-    for number, environment in enumerate(results.config.environments):
+    axes = "environment steps", "return per episode"
+    for number, task in enumerate(entry.label for entry in results.config.environments):
         lines = []
         for rule in results.rules:
-            if (rule, environment.label) not in results.complete:
-                continue
-            steps, returns = results.curves(rule, environment.label)
-            known = np.isfinite(returns).all(axis=1)
-            steps, returns = steps[known], returns[known]
-            series = _series(results, rule)
-            lines.append(
-                Line(series, steps, returns.mean(axis=1), returns.min(axis=1), returns.max(axis=1))
-            )
+            if (rule, task) in results.complete:
+                steps, returns = results.curves(rule, task)
+                known = np.isfinite(returns).all(axis=1)
+                lines.append(Line(_series(results, rule), steps[known], *band(returns[known].T)))
         if lines:
-            found.append(
-                LineChart(
-                    f"curve-{number}",
-                    environment.label,
-                    "environment steps",
-                    "return per episode",
-                    tuple(lines),
-                )
-            )
+            found.append(LineChart(f"curve-{number}", task, *axes, tuple(lines)))
     return found
 
 

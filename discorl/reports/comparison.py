@@ -1,17 +1,13 @@
 """The report of a comparison: tables, figures for a paper, and a page for a colleague."""
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from discorl.comparison.results import Results
 from discorl.reports import charts, figures, marl_eval, page, sections
 from discorl.reports.charts import LineChart
+from discorl.reports.page import PAGE, as_csv
 from discorl.runs.files import remove_leftovers, write_bytes, write_errors_reported
-
-PAGE = "index.html"
 
 
 def write(results: Results, folder: Path | None = None) -> Path:
@@ -38,15 +34,14 @@ def write(results: Results, folder: Path | None = None) -> Path:
         ]
         for chart in drawn:
             figures.write(folder / "figures", chart, labels)
-        content = page.render(
-            "comparison.html",
-            title=sections.title(results),
-            series=labels,
-            charts=drawn,
-            **sections.context(results, tables["scores.csv"], drawn),
-        )
-        write_bytes(folder / PAGE, content)
-    return folder / PAGE
+    return page.write(
+        folder / PAGE,
+        "comparison.html",
+        title=f"{results.config.name}: {', '.join(labels)}",
+        series=labels,
+        charts=drawn,
+        **sections.context(results, tables["scores.csv"], drawn),
+    )
 
 
 def summary_rows(results: Results) -> list[dict[str, Any]]:
@@ -64,33 +59,20 @@ def summary_rows(results: Results) -> list[dict[str, Any]]:
     ]
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Rows of equal keys as CSV."""
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue().encode()
-
-
 def _curve_rows(results: Results) -> list[dict[str, Any]]:
-    rows = []
-    for (rule, task), group in results.complete.items():
-        for _, record in group:
-            for seed, values in zip(record["seeds"], record["curve"]["returns"], strict=True):
-                for steps, value in zip(record["curve"]["steps"], values, strict=True):
-                    known = "" if value is None else value
-                    rows.append(
-                        {
-                            "rule": rule,
-                            "environment": task,
-                            "seed": seed,
-                            "global_step": steps,
-                            "episodic_return": known,
-                        }
-                    )
-    return rows
+    return [
+        {
+            "rule": rule,
+            "environment": task,
+            "seed": seed,
+            "global_step": steps,
+            "episodic_return": "" if value is None else value,
+        }
+        for (rule, task), group in results.complete.items()
+        for _, record in group
+        for seed, values in zip(record["seeds"], record["curve"]["returns"], strict=True)
+        for steps, value in zip(record["curve"]["steps"], values, strict=True)
+    ]
 
 
 def _charts(results: Results) -> list[charts.Chart]:

@@ -1,10 +1,10 @@
 """Charts as figures for a paper: PNG and SVG, told apart without colours too."""
 
+import functools
 from pathlib import Path
 
 import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -18,27 +18,18 @@ _MARKS = 6  # on a line
 _INSIDE = 5  # lines whose names find room within the axes
 
 
-def write(folder: Path, chart: Chart, series: list[str]) -> list[Path]:
-    """Draws a chart as PNG and SVG; returns the files."""
+def write(folder: Path, chart: Chart, series: list[str]) -> None:
+    """Draws a chart as PNG and SVG."""
     figure = _intervals(chart) if isinstance(chart, IntervalChart) else _lines(chart, series)
-    paths = []
     # Fixed, so that the same results make the same file.
     with matplotlib.rc_context({"svg.hashsalt": "discorl", "svg.fonttype": "none"}):
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-            path = folder / f"{chart.name}.{kind}"
-            write_atomically(
-                path,
-                lambda file, kind=kind, metadata=metadata: figure.savefig(  # type: ignore[misc]
-                    file, format=kind, dpi=_DPI, metadata=metadata
-                ),
-            )
-            paths.append(path)
-    return paths
+            save = functools.partial(figure.savefig, format=kind, dpi=_DPI, metadata=metadata)
+            write_atomically(folder / f"{chart.name}.{kind}", save)
 
 
 def _lines(chart: LineChart, series: list[str]) -> Figure:
     figure = Figure(figsize=(5, 3.2), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for line in chart.lines:
         look = palette.style(line.series if line.style is None else line.style)
@@ -78,7 +69,6 @@ def _intervals(chart: IntervalChart) -> Figure:
     count = len(chart.panels)
     rows = max(len(rows) for _, rows in chart.panels)
     figure = Figure(figsize=(2.2 + 2.2 * count, 1.1 + 0.32 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(1, count, squeeze=False, sharey=True)[0]
     for axes, (title, entries) in zip(panels, chart.panels, strict=True):
         if chart.reference is not None:

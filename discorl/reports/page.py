@@ -1,16 +1,21 @@
 """The page: a self-contained HTML file, rendered from the templates beside this module."""
 
+import csv
 import dataclasses
+import io
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from discorl.reports.charts import Chart
 from discorl.runs import palette
+from discorl.runs.files import write_bytes, write_errors_reported
+from discorl.runs.statistics import Estimate
 
+PAGE = "index.html"
 NOTHING = "\N{EN DASH}"  # in a cell without a number
 # The folders of an absolute path, at the start of a word or of a value in it.
 _FOLDERS = re.compile(r"(?<![^\s'\"=,])/(?:[^\s'\"=,/]+/)*(?=[^\s'\"/])")
@@ -47,16 +52,37 @@ def pairs(name: str, values: dict[str, Any]) -> Table:
     return Table(name, [], rows)
 
 
+def number(found: Estimate, kind: str = "") -> Cell:
+    """A statistic with its interval."""
+    return Cell(f"{found.value:.3f}", f"[{found.low:.3f}, {found.high:.3f}]", kind)
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Rows of equal keys as CSV."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue().encode()
+
+
 def shareable(versions: Mapping[str, str | None]) -> dict[str, str | None]:
     """What a run was made with, its command without the folders of somebody's machine."""
     command = versions.get("command")
     return {**versions, "command": command and _FOLDERS.sub("", command)}
 
 
-def render(
-    template: str, *, title: str, series: Sequence[str], charts: Sequence[Chart], **context: Any
-) -> bytes:
-    """Renders a page; everything outside the templates' own HTML is escaped.
+def write(
+    file: Path,
+    template: str,
+    *,
+    title: str,
+    series: Sequence[str],
+    charts: Sequence[Chart],
+    **context: Any,
+) -> Path:
+    """Writes a page and returns its file; everything outside the templates' own HTML is escaped.
 
     `series` are the labels of lines in charts; the script on the page draws `charts`.
     """
@@ -67,7 +93,11 @@ def render(
     }
     text = _environment().get_template(template).render(title=title, data=data, **context)
     # Of a name that is no UTF-8, Python keeps the bytes as what cannot be encoded.
-    return (text.rstrip("\n") + "\n").encode(errors="backslashreplace")
+    content = (text.rstrip("\n") + "\n").encode(errors="backslashreplace")
+    with write_errors_reported(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, content)
+    return file
 
 
 def _environment() -> jinja2.Environment:
@@ -79,16 +109,5 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
-
-    def verbatim(name: str) -> Markup:
-        """A file of ours as it is: the style or the script."""
-        assert environment.loader is not None
-        source, _, _ = environment.loader.get_source(environment, name)
-        return Markup(source.rstrip("\n"))
-
-    environment.globals |= {
-        "verbatim": verbatim,
-        "colours": palette.COLOURS,
-        "dark_colours": palette.DARK_COLOURS,
-    }
+    environment.globals |= {"colours": palette.COLOURS, "dark_colours": palette.DARK_COLOURS}
     return environment

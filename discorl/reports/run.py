@@ -17,7 +17,7 @@ from discorl.reports import page
 from discorl.reports.charts import Line, LineChart, band, thinned
 from discorl.reports.page import NOTHING, Cell, Table
 from discorl.runs import Run, panels
-from discorl.runs.files import read_bytes, write_bytes, write_errors_reported
+from discorl.runs.files import read_bytes
 from discorl.runs.metrics import (
     BEST_SCORE,
     EPISODES,
@@ -74,7 +74,8 @@ def write(paths: Sequence[Path], file: Path) -> Path:
     main = [c for c in charts if c.title == RETURN and trained >= {x.series for x in c.lines}]
     other = [chart for chart in charts if chart not in main]
     labels = [each.label for each in shown]
-    content = page.render(
+    return page.write(
+        file,
         "run.html",
         title=labels[0] if len(shown) == 1 else f"{len(shown)} runs",
         series=labels,
@@ -95,10 +96,6 @@ def write(paths: Sequence[Path], file: Path) -> Path:
             for each in shown
         ],
     )
-    with write_errors_reported(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(file, content)
-    return file
 
 
 def _read(path: Path, label: str) -> _Shown:

@@ -1,4 +1,4 @@
-"""What a comparison's page says, as the data that its template lays out."""
+"""What the pages of comparisons and sweeps say, as the data that their templates lay out."""
 
 import base64
 import json
@@ -12,16 +12,11 @@ from discorl.comparison.cells import Cell as Run
 from discorl.comparison.costs import as_text
 from discorl.comparison.results import Results
 from discorl.reports import charts, page
-from discorl.reports.page import NOTHING, Cell, Rows, Table
-from discorl.runs.statistics import AGGREGATES, SAMPLES, Estimate
+from discorl.reports.page import NOTHING, Cell, Rows, Table, number
+from discorl.runs.statistics import AGGREGATES, SAMPLES
 from discorl.runs.versions import read_versions
 
 FEW_RUNS = 5
-
-
-def title(results: Results) -> str:
-    """What is compared."""
-    return f"{results.config.name}: {', '.join(rule.label for rule in results.config.rules)}"
 
 
 def few_runs(results: Results) -> str:
@@ -34,26 +29,34 @@ def few_runs(results: Results) -> str:
     )
 
 
-def context(results: Results, scores: bytes, drawn: list[charts.Chart]) -> dict[str, Any]:
-    """Everything that the template `comparison.html` asks for.
-
-    The page keeps `scores`, the table of all runs, as CSV.
-    """
-    config, tasks = results.config, results.tasks
+def shared(results: Results, scores: bytes) -> dict[str, Any]:
+    """What pages of comparisons and sweeps have alike; they keep all runs' `scores`, as CSV."""
     versions = page.shareable(read_versions(results.path))
+    return {
+        "about": results.config.about,
+        "steps": results.config.steps,
+        "few_runs": few_runs(results),
+        "failures": _failures(results),
+        "started_with": versions["command"],
+        "settings": json.dumps(results.config.as_dict(), indent=1),
+        "versions": page.pairs("versions", versions),
+        "scores": base64.b64encode(scores).decode(),
+    }
+
+
+def context(results: Results, scores: bytes, drawn: list[charts.Chart]) -> dict[str, Any]:
+    """Everything that the template `comparison.html` asks for."""
+    config, tasks = results.config, results.tasks
     whole = len(results.complete) == len(config.rules) * len(config.environments)
     named = {chart.name: chart for chart in drawn}
     names = ("aggregates", "improvement", "profiles", "efficiency")
     hashes = {f"sha256 of {name}": value for name, value in results.sha256.items()}
-    return {
-        "about": config.about,
+    return shared(results, scores) | {
         "best": _best(results),
         "runs": config.runs_text,
         "environments": f"{len(tasks)}" if whole else f"{len(tasks)} of {len(config.environments)}",
-        "steps": config.steps,
         "samples": SAMPLES,
         "normalised": results.normalised,
-        "few_runs": few_runs(results),
         "whole": whole,
         "figures": {name: named.get(name) for name in names},
         "curves": [chart for chart in drawn if chart.name not in names],
@@ -64,12 +67,7 @@ def context(results: Results, scores: bytes, drawn: list[charts.Chart]) -> dict[
         "compute": _compute(results),
         "sweep": _sweep(results),
         "sweep_title": _sweep_title(results),
-        "failures": failures(results),
-        "command": versions["command"],
         "hashes": page.pairs("rules", hashes),
-        "settings": json.dumps(config.as_dict(), indent=1),
-        "versions": page.pairs("versions", versions),
-        "scores": base64.b64encode(scores).decode(),
     }
 
 
@@ -81,7 +79,7 @@ def _best(results: Results) -> dict[str, Any] | None:
     others = [rule for rule in results.rules if rule != best]
     return {
         "rule": best,
-        "iqm": _number(results.aggregates[best]["iqm"]),
+        "iqm": number(results.aggregates[best]["iqm"]),
         "others": others,
         "beaten": [rule for rule in others if results.improvement(best, rule).low > 0.5],
     }
@@ -98,7 +96,7 @@ def _summary(results: Results) -> Table:
     rows: Rows = [
         [
             rule,
-            *(_number(row[name], best=row[name].value == best[name]) for name in titles),
+            *(number(row[name], "best" * (row[name].value == best[name])) for name in titles),
             *results.costs[rule].texts(),
         ]
         for rule, row in results.aggregates.items()
@@ -108,7 +106,7 @@ def _summary(results: Results) -> Table:
 
 def _improvement(results: Results) -> Table:
     rows: Rows = [
-        [x, Cell(y, kind="text"), _number(found)] for (x, y), found in results.improvements.items()
+        [x, Cell(y, kind="text"), number(found)] for (x, y), found in results.improvements.items()
     ]
     return Table("improvement", ["X", "over Y", "P(X > Y)"], rows)
 
@@ -145,11 +143,15 @@ def _mean_score(results: Results, rule: str, task: str) -> str:
 
 
 def _compute(results: Results) -> Table:
-    rows: Rows = []
-    for rule, cost in results.costs.items():
-        rates = ", ".join(f"{rate:g}" for rate in cost.learning_rates)
-        flops = as_text(cost.flops_per_update, ".3g")
-        rows.append([rule, rates, as_text(cost.steps, ",.0f"), flops])
+    rows: Rows = [
+        [
+            rule,
+            ", ".join(f"{rate:g}" for rate in cost.learning_rates),
+            as_text(cost.steps, ",.0f"),
+            as_text(cost.flops_per_update, ".3g"),
+        ]
+        for rule, cost in results.costs.items()
+    ]
     return Table("compute", ["rule", "learning rate", "steps of a run", "FLOP an update"], rows)
 
 
@@ -191,7 +193,7 @@ def _sweep_title(results: Results) -> str:
     )
 
 
-def failures(results: Results) -> Table:
+def _failures(results: Results) -> Table:
     """The runs that failed or are missing."""
     rows: Rows = [
         [str(run), record["status"], Cell(record["message"], kind="text")]
@@ -201,11 +203,3 @@ def failures(results: Results) -> Table:
         [str(run), "not run yet", ""] for run, record in results.final.items() if record is None
     ]
     return Table("failures", ["run", "outcome", "message"], rows)
-
-
-def _number(found: Estimate, *, best: bool = False) -> Cell:
-    return Cell(
-        f"{found.value:.3f}",
-        small=f"[{found.low:.3f}, {found.high:.3f}]",
-        kind="best" if best else "",
-    )

@@ -1,7 +1,5 @@
 """The page of a sweep: the best settings, what mattered, and all trials."""
 
-import base64
-import json
 import math
 import shlex
 from pathlib import Path
@@ -11,11 +9,8 @@ from discorl.comparison.results import Results
 from discorl.comparison.sweeps import Effect, text_of
 from discorl.reports import page, sections
 from discorl.reports.charts import IntervalChart, Row
-from discorl.reports.comparison import PAGE, as_csv
-from discorl.reports.page import NOTHING, Cell, Rows, Table
+from discorl.reports.page import NOTHING, PAGE, Rows, Table, as_csv, number
 from discorl.runs.files import write_bytes, write_errors_reported
-from discorl.runs.statistics import Estimate
-from discorl.runs.versions import read_versions
 
 
 def write(results: Results, folder: Path | None = None) -> Path:
@@ -27,36 +22,27 @@ def write(results: Results, folder: Path | None = None) -> Path:
     scores = as_csv(results.rows())
     found = sweeps.effects(results)
     chart = _chart(found, results.measure)
-    versions = page.shareable(read_versions(results.path))
     best = next(iter(sweeps.ranking(results)), None)
-    content = page.render(
+    with write_errors_reported(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / "scores.csv", scores)
+    return page.write(
+        folder / PAGE,
         "sweep.html",
         title=f"{results.config.name}: {', '.join(results.config.over)}",
         series=[effect.setting for effect in found],
         charts=[chart],
-        about=results.config.about,
-        best=best and {"label": best[0], "score": _number(best[1])},
+        best=best and {"label": best[0], "score": number(best[1])},
         command=train_command(results),
         runs=results.config.seeds,
-        steps=results.config.steps,
         environments=results.tasks,
         measure=results.measure,
-        few_runs=sections.few_runs(results),
         adaptive=results.config.search is not None,
         effects=_effects(found),
         chart=chart,
         trials=_trials(results),
-        failures=sections.failures(results),
-        started_with=versions["command"],
-        settings=json.dumps(results.config.as_dict(), indent=1),
-        versions=page.pairs("versions", versions),
-        scores=base64.b64encode(scores).decode(),
+        **sections.shared(results, scores),
     )
-    with write_errors_reported(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / "scores.csv", scores)
-        write_bytes(folder / PAGE, content)
-    return folder / PAGE
 
 
 def train_command(results: Results) -> str:
@@ -77,9 +63,9 @@ def train_command(results: Results) -> str:
 def _chart(found: list[Effect], measure: str) -> IntervalChart:
     """All effects on one axis, so that their sizes can be compared."""
     rows = tuple(
-        Row(series, f"{effect.setting} = {text}", e.value, e.low, e.high)
+        Row.of(series, f"{effect.setting} = {text}", mean)
         for series, effect in enumerate(found)
-        for text, e in effect.groups
+        for text, mean in effect.groups
     )
     return IntervalChart("effects", "What mattered", ((f"mean {measure}", rows),))
 
@@ -89,18 +75,14 @@ def _effects(found: list[Effect]) -> Table:
     for effect in found:
         best = max(effect.groups, key=lambda group: group[1].value)
         share = NOTHING if math.isnan(effect.share) else f"{effect.share:.0%}"
-        rows.append([effect.setting, share, best[0], _number(best[1])])
+        rows.append([effect.setting, share, best[0], number(best[1])])
     return Table("effects", ["setting", "variance explained", "best value", "mean there"], rows)
 
 
 def _trials(results: Results) -> Table:
     tried, names = sweeps.trials(results), results.config.over
     rows: Rows = [
-        [*(text_of(tried[label][name]) for name in names), _number(score)]
+        [*(text_of(tried[label][name]) for name in names), number(score)]
         for label, score in sweeps.ranking(results)
     ]
     return Table("trials", [*names, f"mean {results.measure}"], rows)
-
-
-def _number(found: Estimate) -> Cell:
-    return Cell(f"{found.value:.3f}", small=f"[{found.low:.3f}, {found.high:.3f}]")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from discorl.reports.inspection import (
     subject,
     writing,
 )
-from discorl.reports.inspection.findings import DoesNotApplyError, Findings
+from discorl.reports.inspection.findings import Analysis, DoesNotApplyError, Findings
 from discorl.reports.inspection.subject import Subject
 from discorl.runs import compilation
 from discorl.runs.progress import Progress
@@ -31,15 +31,6 @@ from discorl.types import UserError, specs
 
 RUN = "run"  # in the folder of an inspection: the agents that it trained
 BESIDE = (subject.START, "actor_critic", "ppo", "muesli")
-
-
-@dataclasses.dataclass(frozen=True)
-class Analysis:
-    """One question about a rule."""
-
-    title: str
-    about: str  # how to read its figures, for the page
-    run: Callable[[Subject], Findings]
 
 
 # A new analysis is a module of its own, whose docstring has the formulas, and an entry here.
@@ -179,8 +170,7 @@ def inspect(
             except DoesNotApplyError as reason:
                 outcomes[name] = str(reason)
             progress.update(i + 1)
-    titles = {name: (each.title, each.about) for name, each in ANALYSES.items()}
-    page = writing.write_page(folder, inspected, outcomes, titles)
+    page = writing.write_page(folder, inspected, outcomes, ANALYSES)
     return Inspection(page, inspected, outcomes)
 
 

@@ -47,29 +47,18 @@ def analyse(subject: Subject) -> Findings:
     programs = ProgramCache()
     for part in ABLATIONS:
         if part not in rule.ablated:
-            result = train(
-                subject.config, rule=switched(rule, subject.eta, part), programs=programs
-            )
-            tables[_LABELS[part]] = result.metrics
+            without = switched(rule, subject.eta, part)
+            tables[_LABELS[part]] = train(subject.config, rule=without, programs=programs).metrics
     lines, rows, facts = [], [], {}
     for i, (label, metrics) in enumerate(tables.items()):
         lines.append(line(label, i, *thinned(metrics, STEP, RETURN, _POINTS)))
         recent = np.array([recent_return(metrics, life.seed) for life in subject.lives])
         rows.append(row(label, recent))
         facts[label] = text_of(recent)
-    return Findings(
-        facts,
-        (
-            LineChart(
-                "ablations",
-                "Return while learning",
-                "environment steps",
-                "return per episode",
-                tuple(lines),
-            ),
-            IntervalChart("ablations-return", "Return, last tenth", (("return", tuple(rows)),)),
-        ),
-    )
+    axes = "environment steps", "return per episode"
+    curves = LineChart("ablations", "Return while learning", *axes, tuple(lines))
+    bars = IntervalChart("ablations-return", "Return, last tenth", (("return", tuple(rows)),))
+    return Findings(facts, (curves, bars))
 
 
 # --- one program for all parts --------------------------------------------------------------------
@@ -84,7 +73,6 @@ class Switched(Disco):
     """
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
-        """See `Disco`."""
         return super().summarise(eta["rule"], name, output)
 
     def ask(
@@ -120,7 +108,6 @@ class Switched(Disco):
         return (targets, weights), state, metrics
 
     def loss(self, outputs: Outputs, targets: Any, trajectory: Trajectory) -> dict[str, Array]:
-        """See `Disco`."""
         hats, weights = targets
         terms = super().loss(outputs, hats, trajectory)
         return {name: weights.get(name, 1) * term for name, term in terms.items()}

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from discorl.networks.recurrence import blank_state
 from discorl.reports.inspection import readings
 from discorl.reports.inspection.episodes import Episode, evenly, record
-from discorl.reports.inspection.findings import DoesNotApplyError, Findings, Picture, new_figure
+from discorl.reports.inspection.findings import DoesNotApplyError, Findings, Picture
 from discorl.reports.inspection.subject import Subject
 from discorl.types import Array, Outputs, PyTree
 
@@ -96,7 +97,8 @@ def _overlap(first: np.ndarray, second: np.ndarray) -> float:
 
 def _picture(episode: Episode, shown: np.ndarray, maps: dict[str, np.ndarray]) -> Picture:
     is_image = next(iter(maps.values())).ndim == 3
-    figure = new_figure(1.5 * len(shown) + 0.6, 1.65 * len(maps) + 0.3 if is_image else 4.5)
+    size = 1.5 * len(shown) + 0.6, 1.65 * len(maps) + 0.3 if is_image else 4.5
+    figure = Figure(figsize=size, layout="constrained")
     if is_image:
         grid = figure.subplots(len(maps), len(shown), squeeze=False)
         for line, (name, found) in zip(grid, maps.items(), strict=True):

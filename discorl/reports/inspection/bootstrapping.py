@@ -22,6 +22,7 @@ from discorl.reports.inspection import readings
 from discorl.reports.inspection.findings import DoesNotApplyError, Findings, line, text_of
 from discorl.reports.inspection.readings import Asked
 from discorl.reports.inspection.subject import Subject
+from discorl.runs.panels import Scale
 from discorl.types import Array, Key
 
 MOST_STEPS = 15  # k
@@ -49,18 +50,11 @@ def analyse(subject: Subject) -> Findings:
                 half = np.array([_horizon(each) for each in found])
                 facts[f"steps until {name} moves {target} half as much"] = text_of(half)
         if lines:
-            title = f"Change of the target of {target}"
+            name, title = f"bootstrapping-{target}", f"Change of the target of {target}"
+            axes = "steps ahead, k", "change / std"
             positive = all((each.y[np.isfinite(each.y)] > 0).all() for each in lines)
-            charts.append(
-                LineChart(
-                    f"bootstrapping-{target}",
-                    title,
-                    "steps ahead, k",
-                    "change / std",
-                    tuple(lines),
-                    scale="log" if positive else "linear",
-                )
-            )
+            scale: Scale = "log" if positive else "linear"
+            charts.append(LineChart(name, title, *axes, tuple(lines), scale))
     if not charts:
         raise DoesNotApplyError("no prediction of an agent moves its targets")
     return Findings(facts, tuple(charts))
@@ -68,14 +62,13 @@ def analyse(subject: Subject) -> Findings:
 
 def horizons(asked: Asked, key: Key) -> dict[str, dict[str, np.ndarray]]:
     """C(k) for each prediction and target, [k]; NaN where no episode is that long."""
-    reading = asked.reading
-    names = [name for name in reading.online if name != "logits"]
-    found = {name: _horizons(asked, key, name) for name in names}
+    outputs = asked.reading.online
+    found = {
+        name: _changes(asked, key, jnp.asarray([name == x for x in sorted(outputs)]))
+        for name in outputs
+        if name != "logits"
+    }
     return jax.tree.map(np.asarray, found)
-
-
-def _horizons(asked: Asked, key: Key, name: str) -> dict[str, Array]:
-    return _changes(asked, key, jnp.asarray([name == x for x in sorted(asked.reading.online)]))
 
 
 @jax.jit

@@ -46,12 +46,12 @@ class Episode:
         return np.asarray(taken[:, 0]) / self.reward_scale
 
 
-def record(subject: Subject, max_steps: int = MOST_STEPS) -> Episode:
+def record(subject: Subject) -> Episode:
     """Plays an episode of the best agent, with sampled actions."""
     moment = subject.best.latest
     agent = subject.agent
     key = jax.random.fold_in(jax.random.key(subject.best.seed), _KEY)
-    played = list(play.episode(agent, moment.state.params, key, False, max_steps))
+    played = list(play.episode(agent, moment.state.params, key, False, MOST_STEPS))
     environment = agent.stacked_environment
     frames = [environment.render(each.environment) for each in played]
     pictures = [] if any(f is None for f in frames[:-1]) else [f for f in frames if f is not None]
@@ -74,8 +74,8 @@ def record(subject: Subject, max_steps: int = MOST_STEPS) -> Episode:
         recurrent_state=jax.tree.map(lambda x: x[None], played[0].recurrent_state),
         action_mask=None if action_mask is None else action_mask[:, None],
     )
-    reading = jax.jit(lambda state, eta, x: read(subject.learner, state, eta, x))(
-        moment.state, subject.eta, trajectory
+    reading = jax.jit(read, static_argnums=0)(
+        subject.learner, moment.state, subject.eta, trajectory
     )
     scale = agent.config.reward_scale or 1.0
     return Episode(pictures, seen, np.asarray(reward[:, 0]), reading, scale)

@@ -1,14 +1,15 @@
 """What an analysis hands back: numbers, charts, pictures, and the sentence that reads them."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from discorl.reports.charts import Chart, Line, LineChart, Row, band
+from discorl.reports.inspection.subject import Subject
+from discorl.runs.metrics import as_rows
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -36,11 +37,13 @@ class Findings:
     pictures: tuple[Picture, ...] = ()
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """One question about a rule."""
+
+    title: str
+    about: str  # how to read its figures, for the page
+    run: Callable[[Subject], Findings]
 
 
 def line(label: str, style: int, x: np.ndarray, by_life: np.ndarray) -> Line:
@@ -73,20 +76,15 @@ def text_of(by_life: np.ndarray) -> str:
 def rows_of(chart: Chart) -> Rows:
     """The numbers of a chart, as rows of a table."""
     if isinstance(chart, LineChart):
-        return [
-            {"line": each.label, chart.x_label: x, chart.y_label or "value": y}
-            | ({} if each.low is None or each.high is None else _band(each, i))
-            for each in chart.lines
-            for i, (x, y) in enumerate(zip(each.x, each.y, strict=True))
-        ]
+        found = []
+        for each in chart.lines:
+            columns = {chart.x_label: each.x, chart.y_label or "value": each.y}
+            if each.low is not None and each.high is not None:
+                columns |= {"low": each.low, "high": each.high}
+            found += [{"line": each.label, **values} for values in as_rows(columns)]
+        return found
     return [
         {"panel": title, "label": r.label, "value": r.value, "low": r.low, "high": r.high}
         for title, entries in chart.panels
         for r in entries
     ]
-
-
-def _band(each: Line, i: int) -> dict[str, float]:
-    assert each.low is not None
-    assert each.high is not None
-    return {"low": each.low[i], "high": each.high[i]}

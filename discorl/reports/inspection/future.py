@@ -181,9 +181,8 @@ def probe(features: np.ndarray, futures: Futures, key: Key) -> tuple[Scores, Sco
     """Scores of cross-validated probes of features, [N, F], and the same with shuffled targets."""
     x = _components(features)
     order = np.random.default_rng(0).permutation(len(x))
-    mixed = Futures(
-        futures.entropy[order], futures.large[order], futures.known[order], futures.fold
-    )
+    entropy, large, known = (x[order] for x in (futures.entropy, futures.large, futures.known))
+    mixed = Futures(entropy, large, known, futures.fold)
     return _cross_validate(x, futures, key), _cross_validate(x, mixed, key)
 
 
@@ -204,16 +203,8 @@ def _cross_validate(x: np.ndarray, futures: Futures, key: Key) -> Scores:
     variance = (np.square(futures.entropy - mean) * known).sum(axis=0) / np.maximum(count, 1)
     events = (futures.large * known).sum(axis=0)
     entropy = (futures.entropy - mean) / np.sqrt(variance + 1e-12)
-    predicted = np.asarray(
-        _fit(
-            jnp.asarray(x),
-            jnp.asarray(entropy, jnp.float32),
-            jnp.asarray(futures.large),
-            jnp.asarray(known, jnp.float32),
-            jnp.asarray(futures.fold),
-            key,
-        )
-    )
+    targets = entropy.astype(np.float32), futures.large, known.astype(np.float32)
+    predicted = np.asarray(_fit(x, *targets, futures.fold, key))
     own = predicted[futures.fold, np.arange(len(x))]  # of the probe that has not seen the sample
     guess, event = own[:, : MOST_STEPS + 1], own[:, MOST_STEPS + 1 :] > 0
     error = (np.square(guess - entropy) * known).sum(axis=0) / np.maximum(count, 1)
@@ -257,6 +248,5 @@ def _fit(x: Array, entropy: Array, large: Array, known: Array, fold: Array, key:
         (params, _), _ = jax.lax.scan(update, start, jax.random.split(key, _UPDATES))
         return mlp(params, x)
 
-    return jax.lax.map(
-        lambda each: of_fold(*each), (jnp.arange(FOLDS), jax.random.split(key, FOLDS))
-    )
+    folds = jnp.arange(FOLDS), jax.random.split(key, FOLDS)
+    return jax.lax.map(lambda each: of_fold(*each), folds)

@@ -12,7 +12,6 @@ has alike. Of independent random matrices it would be 1 / sqrt(2) = 0.71.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +35,8 @@ def analyse(subject: Subject) -> Findings:
     for life in subject.lives:
         moment = life.latest
         part = jax.tree.map(lambda x: x[:, :TRAJECTORIES], moment.reading.trajectory)
-        measured = asymmetries(
-            subject.learner, moment.state, subject.eta, part, jax.random.key(life.seed)
-        )
+        key = jax.random.key(life.seed)
+        measured = asymmetries(subject.learner, moment.state, subject.eta, part, key)
         for name, value in measured.items():
             found.setdefault(name, []).append(value)
     known = {name: np.array(values) for name, values in found.items()}
@@ -83,7 +81,13 @@ def _matrices(
         """v_i^T F, for all i: slopes of the terms along the directions, targets constant."""
         moved = dataclasses.replace(state, params=params)
         _, _, details = learner.update_in_detail(moved, eta, batch)
-        terms = _terms(learner, details.targets, batch)
+
+        def terms(params: Params) -> dict[str, Array]:
+            outputs, _ = learner.outputs(params, batch)
+            weight = batch.learnable(jnp.float64)
+            found = learner.rule.loss(outputs, details.targets, batch)
+            return {name: jnp.sum(x * weight) / jnp.sum(weight) for name, x in found.items()}
+
         _, slope = jax.linearize(terms, params)
         return jax.tree.map(lambda x: -x, jax.vmap(slope)(directions))
 
@@ -96,18 +100,6 @@ def _matrices(
 
     # [j, i], a column of M for each direction that theta is moved along.
     return jax.tree.map(lambda m: m.T, jax.lax.map(along, directions))
-
-
-def _terms(
-    learner: Learner, targets: PyTree, batch: Trajectory
-) -> Callable[[Params], dict[str, Array]]:
-    def terms(params: Params) -> dict[str, Array]:
-        outputs, _ = learner.outputs(params, batch)
-        weight = batch.learnable(jnp.float64)
-        found = learner.rule.loss(outputs, targets, batch)
-        return {name: jnp.sum(x * weight) / jnp.sum(weight) for name, x in found.items()}
-
-    return terms
 
 
 def _directions(params: Params, key: Key) -> Params:

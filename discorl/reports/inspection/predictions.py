@@ -10,9 +10,10 @@ An agent plays an episode with sampled actions. Drawn for each moment t:
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from discorl.reports.inspection.episodes import Episode, evenly, record
-from discorl.reports.inspection.findings import Findings, Picture, new_figure
+from discorl.reports.inspection.findings import Findings, Picture
 from discorl.reports.inspection.subject import Subject
 from discorl.rules import returns
 from discorl.runs import palette
@@ -52,7 +53,7 @@ def tracks(episode: Episode) -> dict[str, dict[str, np.ndarray]]:
 def _picture(episode: Episode, panels: dict[str, dict[str, np.ndarray]]) -> Picture:
     has_film = bool(episode.frames)
     heights = [1.4] * has_film + [1.0] * len(panels)
-    figure = new_figure(9, 1.15 * sum(heights) + 0.4)
+    figure = Figure(figsize=(9, 1.15 * sum(heights) + 0.4), layout="constrained")
     grid = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     shown = evenly(len(episode.frames), _FRAMES) if has_film else np.zeros(0, int)
     if has_film:

@@ -11,7 +11,7 @@ from discorl.reports.inspection.findings import DoesNotApplyError
 from discorl.reports.inspection.subject import Moment, Reading, Subject, read
 from discorl.rules import disco, returns
 from discorl.rules.base import Rule
-from discorl.types import Array, Outputs, Params, PyTree, Trajectory
+from discorl.types import Array, Outputs, Params, PyTree
 
 LAMBDA = 0.95  # of advantages, where a rule has none of its own
 
@@ -229,8 +229,3 @@ def _only(values: Outputs, names: Mapping[str, object]) -> Outputs:
     if missing:
         raise DoesNotApplyError(f"a rule beside it needs the outputs {', '.join(missing)}")
     return {name: values[name] for name in names}
-
-
-def with_steps(trajectory: Trajectory, reward: Array, behaviour_logits: Array) -> Trajectory:
-    """The trajectory with other rewards, [T, B], and behaviour, [T, B, A]."""
-    return dataclasses.replace(trajectory, reward=reward, behaviour_logits=behaviour_logits)

@@ -22,16 +22,11 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 
 from discorl.reports.charts import LineChart, band
 from discorl.reports.inspection import readings
-from discorl.reports.inspection.findings import (
-    Findings,
-    Picture,
-    line,
-    new_figure,
-    text_of,
-)
+from discorl.reports.inspection.findings import Findings, Picture, line, text_of
 from discorl.reports.inspection.readings import Asked
 from discorl.reports.inspection.subject import Life, Subject
 from discorl.types import Array
@@ -63,11 +58,8 @@ def analyse(subject: Subject) -> Findings:
     for each in readings.kin(subject, subject.lives[0].latest):
         sizes = size(grids[subject.label]) / size(grids[each.label])
         facts[f"size of the response, relative to {each.label}"] = text_of(sizes)
-    return Findings(
-        facts,
-        charts,
-        (_picture({label: grid / _scale(grid, (1, 2)) for label, grid in grids.items()}),),
-    )
+    scaled = {label: grid / _scale(grid, (1, 2)) for label, grid in grids.items()}
+    return Findings(facts, charts, (_picture(scaled),))
 
 
 def by_rule(subject: Subject) -> dict[str, np.ndarray]:
@@ -113,7 +105,7 @@ def _respond(asked: Asked, own: Asked, key: Array, advantage: Array, ratio: Arra
     behaviour = jnp.where(
         (chosen > 0)[..., None], _behaviour(log_pi, taken, mu_taken), trajectory.behaviour_logits
     )
-    changed = readings.with_steps(trajectory, reward, behaviour)
+    changed = dataclasses.replace(trajectory, reward=reward, behaviour_logits=behaviour)
     reading = dataclasses.replace(asked.reading, trajectory=changed)
     pushed = readings.push(dataclasses.replace(asked, reading=reading))
     count = jnp.sum(possible)
@@ -179,7 +171,7 @@ def chart(
 
 def _picture(grids: Mapping[str, np.ndarray]) -> Picture:
     count = len(grids)
-    figure = new_figure(2.3 * count + 0.9, 2.6)
+    figure = Figure(figsize=(2.3 * count + 0.9, 2.6), layout="constrained")
     panels = figure.subplots(1, count, squeeze=False, sharey=True)[0]
     image, rows = None, []
     half = (ADVANTAGES[1] - ADVANTAGES[0]) / 2

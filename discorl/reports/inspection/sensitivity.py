@@ -62,18 +62,10 @@ def analyse(subject: Subject) -> Findings:
         facts[f"{target} is moved most by"] = ", ".join(
             f"{name} {text_of(by_input[name])}" for name in order[:3]
         )
-    return Findings(
-        facts,
-        (
-            IntervalChart(
-                "sensitivity",
-                "Sensitivity to each input",
-                tuple(panels),
-                reference=1.0,
-                caption="1: the input alone moves the target from one trajectory to another.",
-            ),
-        ),
-    )
+    caption = "1: the input alone moves the target from one trajectory to another."
+    title = "Sensitivity to each input"
+    chart = IntervalChart("sensitivity", title, tuple(panels), reference=1.0, caption=caption)
+    return Findings(facts, (chart,))
 
 
 @jax.jit
@@ -107,10 +99,8 @@ def _measure(asked: Asked, key: Key) -> dict[str, tuple[Inputs, Array]]:
         size = jnp.sqrt(jnp.mean(x.reshape(PERMUTATIONS, -1), axis=0))
         whole = jnp.where(size[-1] > 1e-7, size[-1], jnp.nan)
         steps = [1.0 if x.dtype == bool else EPSILON for x in inputs.values()]
-        shares = {
-            n: size[i] / step / whole for i, (n, step) in enumerate(zip(inputs, steps, strict=True))
-        }
-        found[name] = (shares, whole)
+        shares = zip(inputs, steps, size[:-1], strict=True)
+        found[name] = ({n: moved / step / whole for n, step, moved in shares}, whole)
     return found
 
 
@@ -132,14 +122,15 @@ def _any(asked: Asked) -> tuple[Inputs, Callable[[Inputs], Inputs]]:
     inputs |= {f"target network's {name}": x for name, x in reading.target.items()}
 
     def function(changed: Inputs) -> Inputs:
+        told = dataclasses.replace(
+            trajectory,
+            reward=changed["reward"],
+            terminated=changed["termination"],
+            behaviour_logits=changed["behaviour"],
+        )
         moved = dataclasses.replace(
             reading,
-            trajectory=dataclasses.replace(
-                trajectory,
-                reward=changed["reward"],
-                terminated=changed["termination"],
-                behaviour_logits=changed["behaviour"],
-            ),
+            trajectory=told,
             online={name: changed[f"agent's {name}"] for name in reading.online},
             target={name: changed[f"target network's {name}"] for name in reading.target},
         )

@@ -1,7 +1,7 @@
 """What is inspected: a rule, and agents at several moments of the lives that they led with it."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -142,24 +142,18 @@ def load(
         return read(agent.learner, state.learner, eta, batch)
 
     looking = jax.jit(look)
-    lives = []
-    for i, seed in enumerate(seeds):
-        if agents and seed not in agents:
-            continue
-        moments = [
-            Moment(update, state.learner, looking(state))
-            for update, state in _of_seed(states, i, config.seeds)
-        ]
-        lives.append(Life(seed, tuple(moments)))
-    return Subject(
-        label or label_of(config.rule),
-        config,
-        agent,
-        eta,
-        tuple(lives),
-        metrics,
-        beside or {},
-    )
+
+    def moment(update: int, state: TrainState, index: int) -> Moment:
+        own = state if config.seeds == 1 else jax.tree.map(lambda x: x[index], state)
+        return Moment(update, own.learner, looking(own))
+
+    lives = [
+        Life(seed, tuple(moment(update, state, i) for update, state in states))
+        for i, seed in enumerate(seeds)
+        if not agents or seed in agents
+    ]
+    label = label or label_of(config.rule)
+    return Subject(label, config, agent, eta, tuple(lives), metrics, beside or {})
 
 
 def with_start(subject: Subject) -> Subject:
@@ -179,10 +173,3 @@ def with_start(subject: Subject) -> Subject:
 def label_of(rule: str) -> str:
     """What to call a rule that a text names: a file by its name alone."""
     return Path(rule).stem if rule.endswith(".npz") else rule
-
-
-def _of_seed(
-    states: list[tuple[int, TrainState]], index: int, count: int
-) -> Iterator[tuple[int, TrainState]]:
-    for update, state in states:
-        yield update, state if count == 1 else jax.tree.map(lambda x: x[index], state)

@@ -10,9 +10,9 @@ import matplotlib
 
 from discorl.reports import figures, page
 from discorl.reports.charts import Chart
-from discorl.reports.comparison import PAGE, as_csv
-from discorl.reports.inspection.findings import Findings, Picture, rows_of
+from discorl.reports.inspection.findings import Analysis, Findings, Picture, rows_of
 from discorl.reports.inspection.subject import Subject
+from discorl.reports.page import PAGE, as_csv
 from discorl.runs.files import write_bytes, write_errors_reported
 from discorl.runs.metrics import recent_return
 from discorl.runs.versions import versions
@@ -37,15 +37,11 @@ def write_page(
     folder: Path,
     subject: Subject,
     outcomes: Mapping[str, Findings | str],
-    titles: Mapping[str, tuple[str, str]],
+    analyses: Mapping[str, Analysis],
 ) -> Path:
-    """Writes `index.html`, which holds all figures.
-
-    `titles` has the title of each analysis, and how to read it.
-    """
+    """Writes `index.html`, which holds all figures."""
     sections: list[dict[str, Any]] = []
     for name, outcome in outcomes.items():
-        title, about = titles[name]
         found = Findings({}) if isinstance(outcome, str) else outcome
         pictures = [
             {"caption": each.caption, "content": base64.b64encode(png(each)).decode()}
@@ -53,8 +49,8 @@ def write_page(
         ]
         sections.append(
             {
-                "title": title,
-                "about": about,
+                "title": analyses[name].title,
+                "about": analyses[name].about,
                 "reason": outcome if isinstance(outcome, str) else "",
                 "facts": page.pairs(name, dict(found.facts)),
                 "charts": found.charts,
@@ -62,7 +58,8 @@ def write_page(
             }
         )
     charts: list[Chart] = [chart for section in sections for chart in section["charts"]]
-    content = page.render(
+    return page.write(
+        folder / PAGE,
         "inspection.html",
         title=f"Inside {subject.label}",
         series=[subject.label],
@@ -71,10 +68,6 @@ def write_page(
         sections=sections,
         command=page.shareable(versions())["command"],
     )
-    with write_errors_reported(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / PAGE, content)
-    return folder / PAGE
 
 
 def png(picture: Picture) -> bytes:
