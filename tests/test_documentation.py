@@ -92,6 +92,8 @@ def parsing_only(monkeypatch):
     monkeypatch.setattr(launch, "supervise", lambda command, *_: running.run(list(command[3:])))
 
     def parse(function, arguments, program):
+        if function.__module__.rpartition(".")[2] in working:  # it checks its settings, then stops
+            return call(function, arguments, program)
         idle = functools.wraps(function)(lambda *_, **__: stop())
         return call(idle, arguments, program)
 

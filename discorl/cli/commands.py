@@ -7,7 +7,7 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import (
@@ -23,15 +23,18 @@ from typing import (
 
 import tyro
 
+from discorl.cli.tables import table
 from discorl.types import UserError, settings
 
 if TYPE_CHECKING:
     from discorl.runs.processes import Cluster
+    from discorl.types.findings import Finding
 
 RUNS = Path("runs")
-WHERE = ("track", "coordinator", "processes", "process")  # options of a run that is resumed
+# Options that say where a resumed run goes on, not how.
+_WHERE = ("track", "coordinator", "processes", "process", "executor")
 
-Arguments = TypeVar("Arguments")
+Arguments = TypeVar("Arguments", bound="RunOptions")
 Made = TypeVar("Made")
 
 # For options whose help says in words what happens without them.
@@ -129,23 +132,22 @@ def command(function: Callable[..., Result]) -> Command:
 
 
 def call(function: Callable[..., Result], arguments: list[str], program: str) -> Result:
-    """Calls a function with what the arguments say."""
+    """Calls a function with what the arguments say; one that resumes takes no other settings."""
     document = (inspect.getdoc(function) or "").replace("\n        ", " ")  # continued lines
     about = document.partition("\n\nArgs:")[0]
+    signature = inspect.signature(function)
+    hints = get_type_hints(function, include_extras=True)
 
     def documented(*given: Any, **named: Any) -> Result:
+        _refuse_other_settings(named.get("resume"), arguments, program)
         return function(*given, **named)
 
     # Not by functools.wraps, behind which tyro finds the docstring as it was.
     documented.__doc__ = document
-    documented.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    hints = get_type_hints(function, include_extras=True)
-    defaults = {
-        name: parameter.default is not parameter.empty
-        for name, parameter in inspect.signature(function).parameters.items()
-    }
+    documented.__signature__ = signature  # type: ignore[attr-defined]
     documented.__annotations__ = {
-        name: _with_metavar(name, hint, defaults.get(name, False)) for name, hint in hints.items()
+        name: _with_metavar(parameter, hints[name])
+        for name, parameter in signature.parameters.items()
     }
     return tyro.cli(
         documented,
@@ -157,14 +159,14 @@ def call(function: Callable[..., Result], arguments: list[str], program: str) ->
     )
 
 
-def _with_metavar(name: str, hint: Any, optional: bool) -> Any:
+def _with_metavar(parameter: inspect.Parameter, hint: Any) -> Any:
     """Shows a positional argument by its name, `RUN`, where tyro would show its type, `PATH`."""
     if _POSITIONAL not in getattr(hint, "__metadata__", ()):
         return hint
-    shown = name.upper().replace("_", "-")
+    shown = parameter.name.upper().replace("_", "-")
     if get_origin(get_args(hint)[0]) is tuple:
         shown = f"{shown.removesuffix('S')} [{shown.removesuffix('S')} ...]"
-    elif optional:
+    elif parameter.default is not parameter.empty:
         shown = f"[{shown}]"
     return Annotated[hint, tyro.conf.arg(metavar=shown)]
 
@@ -217,6 +219,19 @@ class RunOptions:
             raise UserError("out is not given; expected a folder, the same for every start")
         return self.out or free_directory(name)
 
+    def run(self, function: Callable[..., Made], config: Any, name: str, **options: Any) -> Made:
+        """Calls `train` or `discover` to resume a run, or to make one, by default after a name."""
+        options |= {
+            "accept_changes": self.accept_changes,
+            "track": self.track,
+            "distributed": self.cluster,
+        }
+        if self.resume is not None:
+            return result_of(function, resume=self.resume, **options)
+        out = self.directory(name)
+        again = self.resume_if_exists
+        return result_of(function, config, out=out, resume_if_exists=again, **options)
+
 
 def parse(
     kind: type[Arguments], default: Arguments, arguments: list[str], program: str, about: str | None
@@ -224,7 +239,7 @@ def parse(
     """Parses the settings of a run, whose options are flat names: `--learning-rate`.
 
     The default has the values of options that are not given, which `--help` shows. Options called
-    as in another library are refused.
+    as in another library are refused, and all settings besides `--resume`.
     """
     other_names = settings.other_names(kind)
     for argument in arguments:
@@ -232,7 +247,7 @@ def parse(
         ours = other_names.get(option.removeprefix("--").replace("-", "_"))
         if option.startswith("--") and ours is not None:
             raise UserError(f"no option {option}; did you mean --{ours.replace('_', '-')}?")
-    return tyro.cli(
+    parsed = tyro.cli(
         kind,
         prog=program,
         description=f"{about}\n\n{JSON_HINT}",
@@ -241,6 +256,8 @@ def parse(
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.SuppressFixed),
         registry=_registry,
     )
+    _refuse_other_settings(parsed.resume, arguments, program)
+    return parsed
 
 
 def values_of(config: Any, kind: type) -> dict[str, Any]:
@@ -253,12 +270,11 @@ def peek(arguments: list[str], program: str, *names: str) -> dict[str, str]:
     return vars(_split(arguments, program, *names)[0])
 
 
-def refuse_other_settings(resume: Path, arguments: list[str], program: str, *accepted: str) -> None:
-    """Raises a `UserError` if a setting is given besides `--resume`, even a default.
-
-    Options that are `accepted` say where a run goes on, not how.
-    """
-    _, others = _split(arguments, program, "resume", *accepted)
+def _refuse_other_settings(resume: Path | None, arguments: list[str], program: str) -> None:
+    """Raises a `UserError` if a setting is given besides `--resume`, even a default."""
+    if resume is None:
+        return
+    _, others = _split(arguments, program, "resume", *_WHERE)
     flags = ("--accept-changes", "--distributed")
     others = [argument for argument in others if argument not in flags]
     if others:
@@ -276,6 +292,17 @@ def result_of(function: Callable[..., Made], *arguments: Any, **options: Any) ->
         return function(*arguments, **options)
     except Stopped as stopped:
         return stopped.result
+
+
+def contract_result(name: str, findings: Sequence["Finding"]) -> Result:
+    """The result of checking a rule or an environment."""
+    ok = all(finding.ok for finding in findings)
+    rows = [(each.verdict, each.check, each.detail) for each in findings]
+    verdict = f"{name} keeps the contract" if ok else f"{name} breaks the contract"
+    if ok and not all(finding.checked for finding in findings):
+        verdict += ", as far as it was checked"
+    data = {"name": name, "ok": ok, "findings": [vars(finding) for finding in findings]}
+    return Result(data, f"{table(rows)}\n{verdict}", ok)
 
 
 def tell(line: str) -> None:

@@ -3,75 +3,61 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from discorl.cli.commands import (
-    UNSET,
-    Command,
-    Result,
-    call,
-    free_directory,
-    refuse_other_settings,
-    result_of,
-    tell,
-)
-from discorl.cli.tables import paragraph, table, width
+from discorl.cli.commands import UNSET, Command, Result, command, free_directory, result_of, tell
+from discorl.cli.tables import interval, paragraph, table, width
 from discorl.comparison import Results, compare, configure_comparison, costs
 from discorl.comparison.config import Tuning
 from discorl.reports import comparison
 from discorl.reports.sections import few_runs
 from discorl.runs.progress import doing
-from discorl.runs.statistics import AGGREGATES, Estimate
+from discorl.runs.statistics import AGGREGATES
 
 _WIDE = 110  # columns from which on intervals stand beside what they are of, not below
 
 
-def compare_command(arguments: list[str], program: str) -> Result:
-    """Train several rules on several environments and compare them."""
+def compare_command(
+    rules: Annotated[tuple[str, ...] | None, UNSET] = None,
+    more_rules: Annotated[tuple[str, ...] | None, UNSET] = None,
+    envs: Annotated[tuple[str, ...] | None, UNSET] = None,
+    suite: Annotated[str | None, UNSET] = None,
+    steps: Annotated[int | None, UNSET] = None,
+    seeds: Annotated[int | None, UNSET] = None,
+    seed: Annotated[int | None, UNSET] = None,
+    seeds_at_once: Annotated[int | None, UNSET] = None,
+    learning_rates: Annotated[tuple[float, ...] | None, UNSET] = None,
+    tune: Annotated[Tuning | None, UNSET] = None,
+    sweep_seeds: Annotated[int | None, UNSET] = None,
+    keep_checkpoints: bool = False,
+    out: Annotated[Path | None, UNSET] = None,
+    resume: Annotated[Path | None, UNSET] = None,
+    accept_changes: bool = False,
+    executor: Annotated[str | None, UNSET] = None,
+) -> Result:
+    """Train several rules on several environments and compare them.
 
-    def run(
-        rules: Annotated[tuple[str, ...] | None, UNSET] = None,
-        more_rules: Annotated[tuple[str, ...] | None, UNSET] = None,
-        envs: Annotated[tuple[str, ...] | None, UNSET] = None,
-        suite: Annotated[str | None, UNSET] = None,
-        steps: Annotated[int | None, UNSET] = None,
-        seeds: Annotated[int | None, UNSET] = None,
-        seed: Annotated[int | None, UNSET] = None,
-        seeds_at_once: Annotated[int | None, UNSET] = None,
-        learning_rates: Annotated[tuple[float, ...] | None, UNSET] = None,
-        tune: Annotated[Tuning | None, UNSET] = None,
-        sweep_seeds: Annotated[int | None, UNSET] = None,
-        keep_checkpoints: bool = False,
-        out: Annotated[Path | None, UNSET] = None,
-        resume: Annotated[Path | None, UNSET] = None,
-        accept_changes: bool = False,
-        executor: Annotated[str | None, UNSET] = None,
-    ) -> Result:
-        """Train several rules on several environments and compare them.
-
-        Args:
-            rules: rules to compare: names, optionally with settings, or npz files. A rule that the
-                suite has, too, is compared as the suite has it. By default the suite's rules.
-            more_rules: rules to compare in addition to those of the suite.
-            envs: environments to compare on; by default the suite's.
-            suite: name of a suite, or a TOML file; the other options override it.
-            steps: environment steps of every agent; by default the suite's.
-            seeds: agents that each rule trains on each environment; by default the suite's.
-            seed: seed of the first of them; by default the suite's.
-            seeds_at_once: how many of them train in one program; 0: all.
-            learning_rates: candidate learning rates, tuned on seeds that do not count. A single
-                one is used as it is; without any, each rule uses the suite's or its recipe's.
-            tune: choose one learning rate for the whole suite, or one for each environment.
-            sweep_seeds: agents that each learning rate is tried with.
-            keep_checkpoints: keep the trained agents.
-            out: directory to create; by default a new one in `runs`.
-            resume: directory of a comparison to continue, with its own settings.
-            accept_changes: with --resume: continue even though files were changed since it stopped.
-            executor: where cells run: `processes:4`, `dask:tcp://HOST:PORT` or
-                `slurm:partition=NAME`; by default one after the other in this process.
-        """
-        if resume is not None:
-            refuse_other_settings(resume, arguments, program, "executor")
-            options: dict[str, Any] = {"accept_changes": accept_changes, "tell": tell}
-            return _result(result_of(compare, resume=resume, executor=executor, **options))
+    Args:
+        rules: rules to compare: names, optionally with settings, or npz files. A rule that the
+            suite has, too, is compared as the suite has it. By default the suite's rules.
+        more_rules: rules to compare in addition to those of the suite.
+        envs: environments to compare on; by default the suite's.
+        suite: name of a suite, or a TOML file; the other options override it.
+        steps: environment steps of every agent; by default the suite's.
+        seeds: agents that each rule trains on each environment; by default the suite's.
+        seed: seed of the first of them; by default the suite's.
+        seeds_at_once: how many of them train in one program; 0: all.
+        learning_rates: candidate learning rates, tuned on seeds that do not count. A single
+            one is used as it is; without any, each rule uses the suite's or its recipe's.
+        tune: choose one learning rate for the whole suite, or one for each environment.
+        sweep_seeds: agents that each learning rate is tried with.
+        keep_checkpoints: keep the trained agents.
+        out: directory to create; by default a new one in `runs`.
+        resume: directory of a comparison to continue, with its own settings.
+        accept_changes: with --resume: continue even though files were changed since it stopped.
+        executor: where cells run: `processes:4`, `dask:tcp://HOST:PORT` or
+            `slurm:partition=NAME`; by default one after the other in this process.
+    """
+    config = None
+    if resume is None:
         config = configure_comparison(
             suite,
             rules=rules,
@@ -88,10 +74,9 @@ def compare_command(arguments: list[str], program: str) -> Result:
         )
         if config.about:
             tell(config.about)
-        folder = out or free_directory(f"compare-{config.name}")
-        return _result(result_of(compare, config, out=folder, tell=tell, executor=executor))
-
-    return call(run, arguments, program)
+        out = out or free_directory(f"compare-{config.name}")
+    options = {"accept_changes": accept_changes, "tell": tell, "executor": executor}
+    return _result(result_of(compare, config, out=out, resume=resume, **options))
 
 
 def _result(results: Results) -> Result:
@@ -116,17 +101,22 @@ def _data(results: Results, written: Path) -> dict[str, Any]:
         "improvement": [
             {"rule": x, "over": y, **vars(found)} for (x, y), found in results.improvements.items()
         ],
-        "failures": [
-            {"cell": str(cell), "status": record["status"], "message": record["message"]}
-            for cell, record in results.failures.items()
-        ],
+        "failures": failures(results),
     }
+
+
+def failures(results: Results) -> list[dict[str, str]]:
+    """The cells that failed or diverged, for programs."""
+    return [
+        {"cell": str(cell), "status": record["status"], "message": record["message"]}
+        for cell, record in results.failures.items()
+    ]
 
 
 def _text(results: Results, written: Path) -> str:
     lines = []
     if results.aggregates:
-        lines += [_scores(results), "", _costs(results), ""]
+        lines += [f"{each}\n" for each in _tables(results)]
         count = len(results.tasks)
         scores = "normalised scores" if results.normalised else "returns as they are"
         lines.append(
@@ -150,25 +140,18 @@ def _text(results: Results, written: Path) -> str:
     return "\n".join(lines)
 
 
-def _scores(results: Results) -> str:
+def _tables(results: Results) -> list[str]:
+    """Scores and costs, a line for each rule."""
     names = list(next(iter(results.aggregates.values())))
-    rows = [
-        [rule, *(_interval(row[name]) for name in names)]
-        for rule, row in results.aggregates.items()
-    ]
-    head = ["", *(AGGREGATES[name].heading for name in names)]
-    return table(rows, head, wrap=(0,), numeric=range(1, len(head)))
-
-
-def _costs(results: Results) -> str:
-    rows = [[rule, *results.costs[rule].texts()] for rule in results.aggregates]
-    head = ["", *costs.TITLES.values()]
-    return table(rows, head, wrap=(0,), numeric=range(1, len(head)))
-
-
-def _interval(found: Estimate) -> str:
     between = " " if width() >= _WIDE else "\n"
-    return f"{found.value:.3f}{between}[{found.low:.3f}, {found.high:.3f}]"
+    rows = results.aggregates.items()
+    scores = [[rule, *(interval(row[name], between) for name in names)] for rule, row in rows]
+    spent = [[rule, *results.costs[rule].texts()] for rule, _ in rows]
+    heads = [AGGREGATES[name].heading for name in names], list(costs.TITLES.values())
+    return [
+        table(cells, ["", *head], wrap=(0,), numeric=range(1, len(head) + 1))
+        for cells, head in zip((scores, spent), heads, strict=True)
+    ]
 
 
-COMMANDS: dict[str, Command] = {"": compare_command}
+COMMANDS: dict[str, Command] = {"": command(compare_command)}

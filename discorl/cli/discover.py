@@ -5,17 +5,7 @@ import math
 
 import tyro
 
-from discorl.cli.commands import (
-    WHERE,
-    Command,
-    Result,
-    RunOptions,
-    parse,
-    peek,
-    refuse_other_settings,
-    result_of,
-    values_of,
-)
+from discorl.cli.commands import Command, Result, RunOptions, parse, peek, values_of
 from discorl.discovery import (
     DiscoverConfig,
     DiscoverResult,
@@ -45,24 +35,7 @@ class _Arguments(RunOptions, DiscoverConfig):
 def discover_command(arguments: list[str], program: str) -> Result:
     """Discover a rule with a population of agents, from scratch or from another rule."""
     parsed, config = _parse(arguments, program)
-    if parsed.resume is not None:
-        result = result_of(
-            discover,
-            resume=parsed.resume,
-            accept_changes=parsed.accept_changes,
-            track=parsed.track,
-            distributed=parsed.cluster,
-        )
-    else:
-        result = result_of(
-            discover,
-            config,
-            out=parsed.directory(f"discover-{config.preset}"),
-            resume_if_exists=parsed.resume_if_exists,
-            accept_changes=parsed.accept_changes,
-            track=parsed.track,
-            distributed=parsed.cluster,
-        )
+    result = parsed.run(discover, config, f"discover-{config.preset}")
     silent = not processes.prints_results()
     return Result(_data(result), _text(result), ok=result.finished, silent=silent)
 
@@ -74,8 +47,6 @@ def _parse(arguments: list[str], program: str) -> tuple[_Arguments, DiscoverConf
     names = {option: tuple(task.env for task in of) for option, of in tasks.items()}
     start = _Arguments(**values_of(defaults, DiscoverConfig) | names)
     parsed = parse(_Arguments, start, arguments, program, discover_command.__doc__)
-    if parsed.resume is not None:
-        refuse_other_settings(parsed.resume, arguments, program, *WHERE)
     given = values_of(parsed, DiscoverConfig)
     del given["population"]
     for option, default in tasks.items():  # names alone would lose the settings of their agents

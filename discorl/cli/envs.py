@@ -1,13 +1,12 @@
 """The command `discorl envs`: lists environments, shows one, or checks one."""
 
 import inspect
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
 
 from discorl import envs
-from discorl.cli.commands import UNSET, Command, Result, command
+from discorl.cli.commands import UNSET, Command, Result, command, contract_result
 from discorl.cli.tables import table
 from discorl.envs import references, suites
 from discorl.envs.families import REGISTRY as FAMILIES
@@ -45,23 +44,10 @@ def check(name: tyro.conf.Positional[str], steps: int = 300, seed: int = 0) -> R
 
     validation.integer("steps", steps, least=1, most=MOST_STEPS)
     validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
-    findings = conformance.check(envs.make(name), steps=steps, seed=seed)
-    ok = all(finding.ok for finding in findings)
-    rows = [(each.verdict, each.check, each.detail) for each in findings]
-    verdict = f"{name} keeps the contract" if ok else f"{name} breaks the contract"
-    if ok and not all(finding.checked for finding in findings):
-        verdict += ", as far as it was checked"
-    data = {"name": name, "ok": ok, "findings": [vars(finding) for finding in findings]}
-    return Result(data, f"{table(rows)}\n{verdict}", ok)
+    return contract_result(name, conformance.check(envs.make(name), steps=steps, seed=seed))
 
 
-def _run(arguments: list[str], program: str) -> Result:
-    if arguments[:1] == ["check"]:
-        return command(check)(arguments[1:], f"{program} check")
-    return command(show)(arguments, program)
-
-
-COMMANDS: dict[str, Command] = {"": _run}
+COMMANDS: dict[str, Command] = {"": command(show), "check": command(check)}
 
 
 def _all() -> Result:
@@ -69,17 +55,9 @@ def _all() -> Result:
         {"name": name, "kind": "built-in", "summary": _summary(FAMILIES.get(name, constructor))}
         for name, constructor in envs.REGISTRY.items()
     ]
+    told = ("name", "kind", "install", "licence", "requirement", "default", "summary")
     built_suites: list[dict[str, Any]] = [
-        {
-            "name": suite.name,
-            "kind": suite.kind,
-            "installed": not suite.missing(),
-            "install": suite.install,
-            "licence": suite.licence,
-            "requirement": suite.requirement,
-            "default": suite.default,
-            "summary": suite.summary,
-        }
+        {name: getattr(suite, name) for name in told} | {"installed": not suite.missing()}
         for suite in envs.SUITES.values()
     ]
     plugins = [_plugin(suite) for suite in suites.plugins().values()]
@@ -91,25 +69,14 @@ def _all() -> Result:
         needs = f"; needs {row['requirement']}" if row["requirement"] else ""
         advice = "" if row["installed"] else f" - {row['install']}"
         cells.append((row["name"] + item, row["kind"], state, row["summary"] + needs + advice))
-    cells += [
-        (
-            f"{row['name']}:ITEM",
-            "plugin",
-            row["state"],
-            " - ".join(filter(None, (row["summary"], row["problem"]))),
-        )
-        for row in plugins
-    ]
+    for row in plugins:
+        remark = " - ".join(filter(None, (row["summary"], row["problem"])))
+        cells.append((f"{row['name']}:ITEM", "plugin", row["state"], remark))
     cells += [(row["name"], "", "unavailable", row["reason"]) for row in unavailable]
     listed = table(cells, ("NAME", "KIND", "STATE", "SUMMARY"))
     text = f"{listed}\n\nItems of a suite: discorl envs SUITE"
-    data = {
-        "environments": built_in,
-        "suites": built_suites,
-        "plugins": plugins,
-        "unavailable": unavailable,
-    }
-    return Result(data, text)
+    data = {"environments": built_in, "suites": built_suites}
+    return Result(data | {"plugins": plugins, "unavailable": unavailable}, text)
 
 
 def _plugin(suite: suites.Suite) -> dict[str, Any]:
@@ -134,12 +101,7 @@ def _summary(constructor: Any) -> str:
 
 def _suite(suite: suites.Suite) -> Result:
     names = suite.names()
-    data = {
-        "name": suite.name,
-        "items": names,
-        "default": suite.default,
-        "licence": suite.licence,
-    }
+    data = {"name": suite.name, "items": names, "default": suite.default, "licence": suite.licence}
     notes = {suite.default: f" (the default: {suite.name})"}
     return Result(data, "\n".join(f"{suite.name}:{name}{notes.get(name, '')}" for name in names))
 
@@ -154,21 +116,12 @@ def _one(name: str) -> Result:
     except Exception as error:  # of a property of somebody's own
         advice = f"see discorl envs check {name}"
         raise UserError(f"{name}: {raised('it', error)}; {advice}") from error
-    data = {
-        "name": name,
-        "kind": kind,
-        "observation": observation,
-        "actions": actions,
-        "reference": scores,
+    data = {"name": name, "kind": kind, "observation": observation, "actions": actions}
+    texts = {name: str(value) for name, value in data.items()} | {
+        "kind": f"{kind}: {_KINDS[kind]}",
+        "reference": "none" if scores is None else f"{scores[0]:g} to {scores[1]:g}{_ends(name)}",
     }
-    rows: Sequence[tuple[str, str]] = [
-        ("name", name),
-        ("kind", f"{kind}: {_KINDS[kind]}"),
-        ("observation", observation),
-        ("actions", str(actions)),
-        ("reference", "none" if scores is None else f"{scores[0]:g} to {scores[1]:g}{_ends(name)}"),
-    ]
-    return Result(data, table(rows))
+    return Result(data | {"reference": scores}, table(list(texts.items())))
 
 
 _KINDS = {

@@ -10,6 +10,7 @@ from discorl.comparison import load
 from discorl.comparison.runner import KIND
 from discorl.reports import comparison, sweep
 from discorl.reports import run as run_page
+from discorl.reports.page import PAGE
 from discorl.runs import Run
 from discorl.runs.progress import doing
 from discorl.types import UserError
@@ -39,7 +40,7 @@ def report_command(
     elif KIND in kinds:
         raise UserError(f"{runs[kinds.index(KIND)]} holds a comparison: give it alone")
     else:
-        written = run_page.write(runs, folder / comparison.PAGE)
+        written = run_page.write(runs, folder / PAGE)
     return Result({"report": str(written)}, f"report: {written}")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from discorl import rules
-from discorl.cli.commands import UNSET, Command, Result, command
+from discorl.cli.commands import UNSET, Command, Result, command, contract_result
 from discorl.cli.tables import paragraph, table
 from discorl.rules import REGISTRY, Rule, conformance, registry
 from discorl.rules.files import hub, library, trees, weights
@@ -73,19 +73,12 @@ def show(
         return Result(data | {"settings": settings, "recipe": recipe}, "\n".join(lines))
     path = library.find(rule, rules_path)
     archive = library.read(path)
-    head = {
-        "name": rule,
-        "kind": "learned",
-        "path": str(path),
-        "sha256": archive.sha256,
-        **_origin(archive.sha256),
-    }
-    published = "kind" not in archive.metadata
-    sizes = (
-        weights.describe(weights.unflatten(archive.arrays))
-        if published
-        else trees.describe(archive.arrays)
-    )
+    head = {"name": rule, "kind": "learned", "path": str(path), "sha256": archive.sha256}
+    head |= _origin(archive.sha256)
+    if "kind" in archive.metadata:
+        sizes = trees.describe(archive.arrays)
+    else:
+        sizes = weights.describe(weights.unflatten(archive.arrays))  # as published
     text = table(_pairs(head) + _pairs(sizes) + _pairs(archive.metadata, "metadata: "))
     return Result({**head, "sizes": sizes, "metadata": archive.metadata}, text)
 
@@ -101,12 +94,8 @@ def check(
         seed: seed of the synthetic experience.
     """
     validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
-    findings = conformance.check(*rules.load(rule, rules_path=rules_path), seed=seed)
-    ok = all(finding.ok for finding in findings)
-    rows = [(each.verdict, each.check, each.detail) for each in findings]
-    verdict = f"{rule} keeps the contract" if ok else f"{rule} breaks the contract"
-    data = {"name": rule, "ok": ok, "findings": [vars(finding) for finding in findings]}
-    return Result(data, f"{table(rows)}\n{verdict}", ok)
+    found = rules.load(rule, rules_path=rules_path)
+    return contract_result(rule, conformance.check(*found, seed=seed))
 
 
 def fetch(
@@ -119,7 +108,9 @@ def fetch(
         address: download it from here instead; the SHA-256 must match.
     """
     doing("connecting")
-    path = library.fetch(name, address, _report_progress)
+    path = library.fetch(
+        name, address, lambda done, total: doing(f"{done / total:.0%} of {total / 1e6:.1f} MB")
+    )
     return Result({"name": name, "path": str(path)}, f"{name} is at {path}")
 
 
@@ -237,13 +228,7 @@ def _row(
     name: str, kind: str, state: str, description: str, path: Path | None = None
 ) -> dict[str, Any]:
     where = None if path is None else str(path)
-    return {
-        "name": name,
-        "kind": kind,
-        "state": state,
-        "path": where,
-        "description": description,
-    }
+    return {"name": name, "kind": kind, "state": state, "path": where, "description": description}
 
 
 def _settings_of(code: Any) -> dict[str, Any]:
@@ -284,7 +269,3 @@ def _pairs(data: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             pairs.append((prefix + key, text))
     return pairs
-
-
-def _report_progress(done: int, total: int) -> None:
-    doing(f"{done / total:.0%} of {total / 1e6:.1f} MB")

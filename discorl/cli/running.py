@@ -15,7 +15,7 @@ from typing import Any
 from discorl.cli import COMMANDS, HELP, INTERRUPTED, close_output
 from discorl.cli.commands import Command, Result
 from discorl.runs.progress import Waiting
-from discorl.types import UserError
+from discorl.types import UserError, specs
 
 UNEXPECTED = 70  # exit status of what is no mistake of the user's: EX_SOFTWARE
 # Options of one of several processes. Only process 0 may draw, and a failure ends a process without
@@ -79,18 +79,16 @@ def _unexpected(error: Exception) -> tuple[str, int]:
 def run(arguments: list[str]) -> int:
     """Runs a command; mistakes and failures are raised."""
     command, *rest = arguments
-    _check(command, COMMANDS, "command")
+    specs.require_known("command", [command], COMMANDS)
     functions = importlib.import_module(COMMANDS[command][0]).COMMANDS
     program = f"discorl {command}"
-    if "" in functions:
-        function = functions[""]
-    else:
+    if "" not in functions:
         if not rest or rest[0] in HELP:
             print(_choices(program, functions), flush=True)
             return 0 if rest else 2
-        action, *rest = rest
-        _check(action, functions, f"command of `{program}`")
-        function, program = functions[action], f"{program} {action}"
+        specs.require_known(f"command of `{program}`", rest[:1], functions)
+    action = rest.pop(0) if rest and rest[0] and rest[0] in functions else ""
+    function, program = functions[action], f"{program} {action}".rstrip()
     as_json = "--json" in rest
     if "--deterministic" in rest:
         _make_deterministic()
@@ -155,13 +153,6 @@ def _output_kept(wanted: bool) -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def _check(name: str, known: Any, what: str) -> None:
-    from discorl.types import specs
-
-    if name not in known:
-        raise UserError(f"no {what} {name!r}; {specs.nearest(name, known)}")
 
 
 def _choices(program: str, functions: dict[str, Command]) -> str:

@@ -2,82 +2,64 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from discorl.cli.commands import (
-    UNSET,
-    Command,
-    Result,
-    call,
-    free_directory,
-    refuse_other_settings,
-    result_of,
-    tell,
-)
-from discorl.cli.tables import paragraph, table
+from discorl.cli.commands import UNSET, Command, Result, command, free_directory, result_of, tell
+from discorl.cli.compare import failures
+from discorl.cli.tables import interval, paragraph, table
 from discorl.comparison import Results, compare, load, sweeps
 from discorl.comparison.sweeps import configure_sweep, read_settings, read_space
 from discorl.reports import sweep as page
 from discorl.reports.sections import few_runs
 from discorl.runs.progress import doing
-from discorl.runs.statistics import Estimate
 from discorl.training.config import DEFAULT_ENVIRONMENT, DEFAULT_RULE
 from discorl.types import UserError
 
 _SHOWN = 10  # trials
 
 
-def sweep_command(arguments: list[str], program: str) -> Result:
-    """Train a rule with different settings and show which of them matter."""
+def sweep_command(
+    over: Annotated[tuple[str, ...], UNSET] = (),
+    rule: str = DEFAULT_RULE,
+    envs: tuple[str, ...] = (DEFAULT_ENVIRONMENT,),
+    method: Annotated[sweeps.Method | None, UNSET] = None,
+    trials: Annotated[int | None, UNSET] = None,
+    batch: int = 1,
+    steps: int = 50_000,
+    seeds: int = 3,
+    seed: int = 0,
+    settings: Annotated[tuple[str, ...], UNSET] = (),
+    keep_checkpoints: bool = False,
+    out: Annotated[Path | None, UNSET] = None,
+    resume: Annotated[Path | None, UNSET] = None,
+    accept_changes: bool = False,
+    executor: Annotated[str | None, UNSET] = None,
+) -> Result:
+    """Train a rule with different settings and show which of them matter.
 
-    def run(
-        over: Annotated[tuple[str, ...], UNSET] = (),
-        rule: str = DEFAULT_RULE,
-        envs: tuple[str, ...] = (DEFAULT_ENVIRONMENT,),
-        method: Annotated[sweeps.Method | None, UNSET] = None,
-        trials: Annotated[int | None, UNSET] = None,
-        batch: int = 1,
-        steps: int = 50_000,
-        seeds: int = 3,
-        seed: int = 0,
-        settings: Annotated[tuple[str, ...], UNSET] = (),
-        keep_checkpoints: bool = False,
-        out: Annotated[Path | None, UNSET] = None,
-        resume: Annotated[Path | None, UNSET] = None,
-        accept_changes: bool = False,
-        executor: Annotated[str | None, UNSET] = None,
-    ) -> Result:
-        """Train a rule with different settings and show which of them matter.
-
-        Args:
-            over: settings to vary, with their values: `learning-rate=1e-4,1e-3,1e-2`. With --trials
-                also ranges, `learning-rate=1e-4..1e-2`. Settings are those of `discorl train`.
-            rule: the rule; `--over rule=...` varies it.
-            envs: environments that each trial is scored on.
-            method: how settings are chosen. `grid` tries every combination, `random` draws --trials
-                of them, and `tpe` learns from the scores of earlier trials (needs Optuna). By
-                default `random` with --trials and `grid` without.
-            trials: number of trials, with `random` and `tpe`.
-            batch: with `tpe`, how many trials are proposed at a time: at least the number of
-                workers of --executor.
-            steps: environment steps of every agent.
-            seeds: agents of each trial, trained in one program.
-            seed: seed of the first of them, and of the draws.
-            settings: settings that all trials share: `preset=small hidden="64 64"`.
-            keep_checkpoints: keep the trained agents.
-            out: directory to create; by default a new one in `runs`.
-            resume: directory of a sweep to continue, with its own settings.
-            accept_changes: with --resume: continue even though files were changed since it stopped.
-            executor: where trials run; see `discorl compare --help`.
-        """
-        if resume is not None:
-            refuse_other_settings(resume, arguments, program, "executor")
-            if not load(resume).config.over:
-                raise UserError(
-                    f"{resume} is not a sweep; continue it with `discorl compare --resume {resume}`"
-                )
-            options: dict[str, Any] = {"accept_changes": accept_changes, "tell": tell}
-            return _result(result_of(compare, resume=resume, executor=executor, **options))
+    Args:
+        over: settings to vary, with their values: `learning-rate=1e-4,1e-3,1e-2`. With --trials
+            also ranges, `learning-rate=1e-4..1e-2`. Settings are those of `discorl train`.
+        rule: the rule; `--over rule=...` varies it.
+        envs: environments that each trial is scored on.
+        method: how settings are chosen. `grid` tries every combination, `random` draws --trials
+            of them, and `tpe` learns from the scores of earlier trials (needs Optuna). By
+            default `random` with --trials and `grid` without.
+        trials: number of trials, with `random` and `tpe`.
+        batch: with `tpe`, how many trials are proposed at a time: at least the number of
+            workers of --executor.
+        steps: environment steps of every agent.
+        seeds: agents of each trial, trained in one program.
+        seed: seed of the first of them, and of the draws.
+        settings: settings that all trials share: `preset=small hidden="64 64"`.
+        keep_checkpoints: keep the trained agents.
+        out: directory to create; by default a new one in `runs`.
+        resume: directory of a sweep to continue, with its own settings.
+        accept_changes: with --resume: continue even though files were changed since it stopped.
+        executor: where trials run; see `discorl compare --help`.
+    """
+    config = None
+    if resume is None:
         config = configure_sweep(
             read_space(over),
             rule=rule,
@@ -93,10 +75,13 @@ def sweep_command(arguments: list[str], program: str) -> Result:
         )
         count = len(config.rules) if config.search is None else config.search.trials
         tell(f"{config.about} {count} trials of {seeds} seeds.")
-        folder = out or free_directory(f"sweep-{rule}")
-        return _result(result_of(compare, config, out=folder, tell=tell, executor=executor))
-
-    return call(run, arguments, program)
+        out = out or free_directory(f"sweep-{rule}")
+    elif not load(resume).config.over:
+        raise UserError(
+            f"{resume} is not a sweep; continue it with `discorl compare --resume {resume}`"
+        )
+    options = {"accept_changes": accept_changes, "tell": tell, "executor": executor}
+    return _result(result_of(compare, config, out=out, resume=resume, **options))
 
 
 def _result(results: Results) -> Result:
@@ -115,14 +100,11 @@ def _result(results: Results) -> Result:
             for x in effects
         ],
         "best": page.train_command(results) or None,
-        "failures": [
-            {"cell": str(cell), "status": record["status"], "message": record["message"]}
-            for cell, record in results.failures.items()
-        ],
+        "failures": failures(results),
     }
     lines = []
     if ranked:
-        shown = [[label, _interval(score)] for label, score in ranked[:_SHOWN]]
+        shown = [[label, interval(score)] for label, score in ranked[:_SHOWN]]
         lines += [table(shown, ["trial", f"mean {results.measure}"], wrap=(0,)), ""]
         lines += [table(_effects(effects), ["setting", "variance explained", "best value"]), ""]
         lines += map(paragraph, filter(None, [few_runs(results)]))
@@ -145,8 +127,4 @@ def _effects(effects: list[sweeps.Effect]) -> list[list[str]]:
     return rows
 
 
-def _interval(found: Estimate) -> str:
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-
-
-COMMANDS: dict[str, Command] = {"": sweep_command}
+COMMANDS: dict[str, Command] = {"": command(sweep_command)}

@@ -6,6 +6,8 @@ import sys
 import textwrap
 from collections.abc import Collection, Sequence
 
+from discorl.runs.statistics import Estimate
+
 ENDLESS = 10_000  # columns; where nobody reads along, lines stay whole for `grep` and `awk`
 
 
@@ -30,6 +32,11 @@ def paragraph(text: str, indent: str = "") -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def interval(found: Estimate, between: str = " ") -> str:
+    """A statistic and its interval."""
+    return f"{found.value:.3f}{between}[{found.low:.3f}, {found.high:.3f}]"
 
 
 def table(

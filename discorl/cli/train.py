@@ -1,23 +1,12 @@
 """The command `discorl train`."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from discorl.cli.commands import (
-    WHERE,
-    Command,
-    Result,
-    RunOptions,
-    parse,
-    peek,
-    refuse_other_settings,
-    result_of,
-    values_of,
-)
+from discorl.cli.commands import Command, Result, RunOptions, parse, peek, tell, values_of
 from discorl.envs import references
 from discorl.runs import config_files, processes
 from discorl.runs.metrics import STEP
@@ -45,31 +34,13 @@ class _Arguments(RunOptions, TrainConfig):
 def train_command(arguments: list[str], program: str) -> Result:
     """Train agents on an environment with a rule."""
     parsed, config = _parse(arguments, program)
-    if parsed.resume is not None:
-        result = result_of(
-            train,
-            resume=parsed.resume,
-            accept_changes=parsed.accept_changes,
-            track=parsed.track,
-            distributed=parsed.cluster,
-        )
-    else:
-        small = small_preset(config.preset)
-        if small is not None and "preset" not in peek(arguments, program, "preset"):
-            paper = f"preset {config.preset} is the paper's, for accelerators"
-            print(f"{paper}; for a few CPU cores: --preset {small}", file=sys.stderr)
-        rule = _rule_given(arguments, program)
-        rule = Path(rule).stem if rule.endswith(".npz") else rule
-        result = result_of(
-            train,
-            config,
-            out=parsed.directory(f"{rule}-{config.env}"),
-            resume_if_exists=parsed.resume_if_exists,
-            accept_changes=parsed.accept_changes,
-            start=parsed.start,
-            track=parsed.track,
-            distributed=parsed.cluster,
-        )
+    small = None if parsed.resume else small_preset(config.preset)
+    if small is not None and "preset" not in peek(arguments, program, "preset"):
+        paper = f"preset {config.preset} is the paper's, for accelerators"
+        tell(f"{paper}; for a few CPU cores: --preset {small}")
+    rule = _rule_given(arguments, program)
+    rule = Path(rule).stem if rule.endswith(".npz") else rule
+    result = parsed.run(train, config, f"{rule}-{config.env}", start=parsed.start)
     ok = result.finished and not result.lost.all()
     return Result(_data(result), _text(result), ok=ok, silent=not processes.prints_results())
 
@@ -79,8 +50,6 @@ def _parse(arguments: list[str], program: str) -> tuple[_Arguments, TrainConfig]
     defaults = configure(**peek(arguments, program, "rule", "env", "preset", "config"))
     start = _Arguments(**values_of(defaults, TrainConfig))
     parsed = parse(_Arguments, start, arguments, program, train_command.__doc__)
-    if parsed.resume is not None:
-        refuse_other_settings(parsed.resume, arguments, program, *WHERE)
     given = values_of(parsed, TrainConfig)
     if "updates" not in peek(arguments, program, "updates"):
         del given["updates"]

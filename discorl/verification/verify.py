@@ -23,23 +23,13 @@ from discorl.verification.checks import Errors, check_learner, check_meta_gradie
 RULE_FILE = "meta_network.npz"
 DEFAULT_RULE = "disco103"
 
-# Largest error accepted, relative to the largest value of an array; None: shown, not judged. One
-# step of Adam turns the rounding noise of a nearly zero gradient into a full step, so in float32
-# only the rule itself can be judged.
-TOLERANCE: dict[tuple[str, str], float | None] = {
-    ("rule", "float64"): 1e-5,
-    ("rule", "float32"): 1e-4,
-    ("learner", "float64"): 1e-5,
-    ("learner", "float32"): None,
-    ("meta-gradient", "float64"): 1e-3,
-    ("meta-gradient", "float32"): None,
-}
-
-# By how the names of a case's arrays start.
-CHECKS: dict[str, tuple[str, Callable[[Case, Params, Errors], None]]] = {
-    "call0/": ("rule", check_rule),
-    "step0/": ("learner", check_learner),
-    "train0/": ("meta-gradient", check_meta_gradient),
+# By how the names of a case's arrays start, with the largest errors accepted, relative to an
+# array's largest value; None: shown, not judged. One step of Adam turns the rounding noise of a
+# nearly zero gradient into a full step, so in float32 only the rule itself can be judged.
+CHECKS: dict[str, tuple[Callable[[Case, Params, Errors], None], dict[str, float | None]]] = {
+    "call0/": (check_rule, {"float64": 1e-5, "float32": 1e-4}),
+    "step0/": (check_learner, {"float64": 1e-5, "float32": None}),
+    "train0/": (check_meta_gradient, {"float64": 1e-3, "float32": None}),
 }
 
 
@@ -105,7 +95,7 @@ def _told(rule: str | None, path: Path) -> Params:
 
 def _check_file(path: Path, name: str, eta: Params, dtype: str) -> list[Check]:
     case = Case(path, dtype)
-    for prefix, (kind, check) in CHECKS.items():
+    for prefix, (check, tolerances) in CHECKS.items():
         if case.has(prefix):
             errors = Errors()
             try:
@@ -118,7 +108,7 @@ def _check_file(path: Path, name: str, eta: Params, dtype: str) -> list[Check]:
                     dtype=dtype,
                     quantity=quantity,
                     error=errors.largest.get(quantity, math.nan),
-                    tolerance=TOLERANCE[kind, dtype],
+                    tolerance=tolerances[dtype],
                     missing=tuple(errors.missing.get(quantity, ())),
                 )
                 for quantity in errors.largest | errors.missing
