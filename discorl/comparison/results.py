@@ -150,13 +150,12 @@ class Results:
 
     def scores(self, rule: str) -> np.ndarray:
         """Scores of a rule: [runs, tasks]."""
-        columns = [
-            self.scales[task].score(
-                np.concatenate([r["returns"] for _, r in self.complete[rule, task]])
-            )
-            for task in self.tasks
-        ]
-        return np.stack(columns, axis=1)
+        return np.stack([self.scores_in(task, rule) for task in self.tasks], axis=1)
+
+    def scores_in(self, task: str, rule: str) -> np.ndarray:
+        """Scores of a rule in an environment that it has completed: [runs]."""
+        returns = np.concatenate([record["returns"] for _, record in self.complete[rule, task]])
+        return self.scales[task].score(returns)
 
     def curves(self, rule: str, task: str) -> tuple[np.ndarray, np.ndarray]:
         """Steps, [points], and returns, [points, runs], NaN where no episode has ended yet."""

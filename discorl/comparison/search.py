@@ -40,7 +40,7 @@ class Search:
     def read(cls, table: Any) -> "Search":
         """A search from JSON."""
         schemas.check(table, _SCHEMA)
-        plain = {name: [_hashable(x) for x in table["values"][name]] for name in table["values"]}
+        plain = {name: [hashable(x) for x in table["values"][name]] for name in table["values"]}
         return cls(**{name: table[name] for name in _SCHEMA} | {"values": plain})
 
 
@@ -145,7 +145,7 @@ def _decode(search: Search, name: str, value: Any) -> Any:
     return value if isinstance(value, int) else rounded(value, **search.ranges[name])
 
 
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
     """JSON has lists where settings have tuples."""
     return tuple(value) if isinstance(value, list) else value
 

@@ -124,15 +124,9 @@ def next_trials(results: Results) -> tuple[RuleEntry, ...]:
 
 def _score(results: Results, label: str) -> float | None:
     """Mean score of a trial; None if a run of it failed."""
-    found = [results.complete.get((label, task)) for task in results.scales]
-    if not all(found):
+    if not all((label, task) in results.complete for task in results.scales):
         return None
-    runs = [
-        results.scales[task].score(np.concatenate([record["returns"] for _, record in group]))
-        for task, group in zip(results.scales, found, strict=True)
-        if group is not None
-    ]
-    return float(np.mean([np.mean(scores) for scores in runs]))
+    return float(np.mean([results.scores_in(task, label).mean() for task in results.scales]))
 
 
 def read_space(texts: Sequence[str]) -> dict[str, Sequence[Any] | Range]:
@@ -265,7 +259,8 @@ def trials(results: Results) -> dict[str, dict[str, Any]]:
 def _settings(entry: RuleEntry, config: ComparisonConfig) -> dict[str, Any]:
     """The settings of a trial that vary."""
     return {
-        name: entry.rule if name == "rule" else _plain(entry.settings[name]) for name in config.over
+        name: entry.rule if name == "rule" else search.hashable(entry.settings[name])
+        for name in config.over
     }
 
 
@@ -319,8 +314,3 @@ def _grouped(by_value: Mapping[Any, np.ndarray]) -> dict[str, np.ndarray]:
         f"{third[0]:g} to {third[-1]:g}": np.concatenate([by_value[value] for value in third])
         for third in thirds
     }
-
-
-def _plain(value: Any) -> Any:
-    """Files have lists, where settings have tuples."""
-    return tuple(value) if isinstance(value, list) else value

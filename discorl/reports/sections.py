@@ -115,7 +115,12 @@ def _environments(results: Results) -> Table:
     rows: Rows = [
         [
             environment.label,
-            *(_mean_score(results, rule, environment.label) for rule in results.rules),
+            *(
+                f"{results.scores_in(environment.label, rule).mean():.3f}"
+                if (rule, environment.label) in results.complete
+                else NOTHING
+                for rule in results.rules
+            ),
             *_ends(results, environment.label),
         ]
         for environment in results.config.environments
@@ -132,14 +137,6 @@ def _ends(results: Results, task: str) -> list[str | Cell]:
     if not scale.known:
         return [Cell("returns as they are", kind="text", span=2)]
     return [f"{scale.random:.4g}", f"{scale.optimal:.4g}"]
-
-
-def _mean_score(results: Results, rule: str, task: str) -> str:
-    group = results.complete.get((rule, task))
-    if group is None:
-        return NOTHING
-    returns = np.concatenate([record["returns"] for _, record in group])
-    return f"{results.scales[task].score(returns).mean():.3f}"
 
 
 def _compute(results: Results) -> Table:
