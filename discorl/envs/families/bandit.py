@@ -7,7 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
+from discorl.envs.families.base import (
+    PlaceFamily,
+    PlaceState,
+    Sizes,
+    random_index,
+    random_number,
+    with_parity,
+)
 from discorl.types import Array, Key, UserError
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -69,13 +76,12 @@ class Bandit(PlaceFamily[BanditParameters]):
         best = random_index(arm_key, self.arms, (self.contexts,))
         first = with_parity(best[0], self.arms, parity + best[1:].sum())
         is_best = jax.nn.one_hot(best.at[0].set(first), self.arms, dtype=bool)
-        others = jax.random.uniform(other_key, is_best.shape, jnp.float32, *self.others)
-        bests = jax.random.uniform(best_key, (self.contexts, 1), jnp.float32, *self.best)
-        deviation = jax.random.uniform(deviation_key, (), jnp.float32, *self.noise)
+        others = random_number(other_key, self.others, is_best.shape)
+        bests = random_number(best_key, self.best, (self.contexts, 1))
+        deviation = random_number(deviation_key, self.noise)
         return BanditParameters(jnp.where(is_best, bests, others), deviation)
 
     def reset(self, parameters: BanditParameters, key: Key) -> tuple[PlaceState, Array]:
-        del parameters
         return self._present(jnp.int32(0), key)
 
     def step(
@@ -99,16 +105,12 @@ class Bandit(PlaceFamily[BanditParameters]):
             observation = jnp.concatenate([observation, noise])
         return PlaceState(context, time), observation
 
-    def starts(self, parameters: BanditParameters) -> Array:
-        """All contexts are equally likely: [contexts]."""
-        del parameters
-        return jnp.full(self.contexts, 1 / self.contexts)
+    def start(self, parameters: BanditParameters) -> None:
+        """Any context."""
 
     def observations(self, parameters: BanditParameters) -> Array | None:
-        del parameters
         return None
 
     def lookahead(self, parameters: BanditParameters, time: Array, values: Array) -> Array:
         """Mean rewards plus the mean value of a context: [contexts, arms]."""
-        del time
         return parameters.means + values.mean()

@@ -17,7 +17,7 @@ compiled program runs any member, and `jax.vmap` runs a different member for eve
 import abc
 import dataclasses
 import functools
-from typing import Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,18 @@ from discorl.types import Array, Key, PyTree, validation
 from discorl.types.specs import Range
 
 Split = Literal["train", "held_out"]
+
+
+class Timed(Protocol):
+    """What all states of families have."""
+
+    @property
+    def time(self) -> Array:
+        """Steps taken, [] int32."""
+
+
 Parameters = TypeVar("Parameters")
-State = TypeVar("State")
+State = TypeVar("State", bound=Timed)
 
 
 class Sizes(NamedTuple):
@@ -94,15 +104,32 @@ class Family(abc.ABC, Generic[Parameters, State]):
     def draw(self, key: Key, parity: Array) -> Parameters:
         """Draws a member whose mark is even (parity 0, train) or odd (parity 1, held out)."""
 
-    @abc.abstractmethod
+    def begin(self, parameters: Parameters, key: Key) -> State:
+        """The state in which an episode of a member begins."""
+        raise NotImplementedError
+
+    def transition(
+        self, parameters: Parameters, state: State, action: Array, key: Key
+    ) -> tuple[State, Array, Array]:
+        """The state after an action, the reward, [] float32, and whether the task is over."""
+        raise NotImplementedError
+
+    def observe(self, parameters: Parameters, state: State) -> Array:
+        """What is seen of a state."""
+        raise NotImplementedError
+
     def reset(self, parameters: Parameters, key: Key) -> tuple[State, Array]:
         """Begins an episode of a member; returns its state and first observation."""
+        state = self.begin(parameters, key)
+        return state, self.observe(parameters, state)
 
-    @abc.abstractmethod
     def step(
         self, parameters: Parameters, state: State, action: Array, key: Key
     ) -> tuple[State, Step]:
-        """Takes one action in a member."""
+        """Takes one action in a member; a task that is not over by the horizon is truncated."""
+        state, reward, terminated = self.transition(parameters, state, action, key)
+        truncated = (state.time >= self.horizon) & ~terminated
+        return state, Step(self.observe(parameters, state), reward, terminated, truncated)
 
     @abc.abstractmethod
     def starts(self, parameters: Parameters) -> Array:
@@ -126,7 +153,6 @@ class Family(abc.ABC, Generic[Parameters, State]):
         [horizon, *situations, *observation] if the number of steps taken is seen, too. None if
         anything else is, such as noise, or if a situation is not all seen.
         """
-        del parameters
         return None
 
     def evaluate(self, parameters: Parameters, policy: Array) -> Array:
@@ -147,7 +173,6 @@ class Family(abc.ABC, Generic[Parameters, State]):
 
     def render(self, parameters: Parameters, state: State) -> np.ndarray | None:
         """A picture of the state, [height, width, 3] uint8; None if it cannot be drawn."""
-        del parameters, state
         return None
 
     def environment(self, parameters: Parameters) -> "Member[Parameters, State]":
@@ -196,25 +221,21 @@ class PlaceState:
 class PlaceFamily(Family[Parameters, PlaceState]):
     """Tasks whose situations are places, shown one-hot unless `observe` shows something else."""
 
-    def start(self, parameters: Parameters) -> Array | int:
-        """The place where every episode begins; by default the first."""
-        del parameters
+    def start(self, parameters: Parameters) -> Array | int | None:
+        """The place where every episode begins, by default the first; None: any, at random."""
         return 0
 
+    def begin(self, parameters: Parameters, key: Key) -> PlaceState:
+        start, (count,) = self.start(parameters), self.sizes.situations
+        start = random_index(key, count) if start is None else start
+        return PlaceState(jnp.int32(start), jnp.int32(0))
+
     def observe(self, parameters: Parameters, state: PlaceState) -> Array:
-        """What is seen of a state."""
-        del parameters
         return jax.nn.one_hot(state.place, *self.sizes.situations)
 
-    def reset(self, parameters: Parameters, key: Key) -> tuple[PlaceState, Array]:
-        """Begins at the start."""
-        del key
-        state = PlaceState(jnp.int32(self.start(parameters)), jnp.int32(0))
-        return state, self.observe(parameters, state)
-
     def starts(self, parameters: Parameters) -> Array:
-        """The start alone."""
-        return jax.nn.one_hot(self.start(parameters), *self.sizes.situations)
+        start, (count,) = self.start(parameters), self.sizes.situations
+        return jnp.full(count, 1 / count) if start is None else jax.nn.one_hot(start, count)
 
     def situation(self, state: PlaceState) -> tuple[Array, ...]:
         return (state.place,)
@@ -278,6 +299,11 @@ def random_index(key: Key, size: Array | int, shape: tuple[int, ...] = ()) -> Ar
 def random_integer(key: Key, within: Range[int]) -> Array:
     """A whole number of a range, [] int32."""
     return within.low + random_index(key, within.high - within.low + 1)
+
+
+def random_number(key: Key, within: Range[float], shape: tuple[int, ...] = ()) -> Array:
+    """Numbers of a range, float32 of the given shape."""
+    return jax.random.uniform(key, shape, jnp.float32, *within)
 
 
 def random_order(key: Key, size: int) -> Array:

@@ -5,8 +5,14 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.base import Step
-from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
+from discorl.envs.families.base import (
+    PlaceFamily,
+    PlaceState,
+    Sizes,
+    random_index,
+    random_number,
+    with_parity,
+)
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -72,14 +78,12 @@ class Chain(PlaceFamily[ChainParameters]):
         correct = random_index(correct_key, self.actions, (self.length,))
         later = jnp.where(self._exists(places), correct, 0)[1:].sum()
         first = with_parity(correct[0], self.actions, parity + later)
-        goal = jax.random.uniform(goal_key, (), jnp.float32, *self.goal)
+        goal = random_number(goal_key, self.goal)
         # Even the whole time limit costs no more than half the goal.
         cost = goal / (2 * self.horizon)
         fatal = jax.random.bernoulli(fatal_key, self.fatal)
         largest = jnp.where(fatal, _FATAL_SHARE * goal, cost)
-        temptations = jax.random.uniform(
-            temptation_key, (self.length,), jnp.float32, *self.temptation
-        )
+        temptations = random_number(temptation_key, self.temptation, (self.length,))
         return ChainParameters(
             correct=correct.at[0].set(first),
             places=places,
@@ -94,26 +98,20 @@ class Chain(PlaceFamily[ChainParameters]):
         """Which places a chain has: [length] bool."""
         return jnp.arange(self.length) < places
 
-    def step(
+    def transition(
         self, parameters: ChainParameters, state: PlaceState, action: Array, key: Key
-    ) -> tuple[PlaceState, Step]:
+    ) -> tuple[PlaceState, Array, Array]:
         """Leads on if the action is the correct one, and back or out if not."""
-        del key
         right = action == parameters.correct[state.place]
         back = jnp.maximum(state.place - parameters.setback, 0)
         state_after = PlaceState(jnp.where(right, state.place + 1, back), state.time + 1)
         complete = state_after.place >= parameters.places
         temptation = jnp.where(right, 0, parameters.temptations[state.place])
-        return state_after, Step(
-            observation=self.observe(parameters, state_after),
-            reward=temptation + jnp.where(complete, parameters.goal, 0) - parameters.cost,
-            terminated=complete | (parameters.fatal & ~right),
-            truncated=state_after.time >= self.horizon,
-        )
+        reward = temptation + jnp.where(complete, parameters.goal, 0) - parameters.cost
+        return state_after, reward, complete | (parameters.fatal & ~right)
 
     def lookahead(self, parameters: ChainParameters, time: Array, values: Array) -> Array:
         """Of a correct and of all the wrong actions at each place: [length, A]."""
-        del time
         place = jnp.arange(self.length)
         # The value past the last place of the table is never used: a chain is complete there.
         goes_on = jnp.where(place + 1 < parameters.places, jnp.roll(values, -1), parameters.goal)

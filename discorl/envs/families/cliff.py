@@ -6,9 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
+from discorl.envs.families.base import (
+    PlaceFamily,
+    PlaceState,
+    Sizes,
+    random_index,
+    random_number,
+    with_parity,
+)
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -74,31 +80,22 @@ class Cliff(PlaceFamily[CliffParameters]):
         second = with_parity(heights[1], self.rows, parity + others)
         return CliffParameters(
             heights=heights.at[1].set(second),
-            gust=jax.random.uniform(gust_key, (), jnp.float32, *self.gust),
-            penalty=jax.random.uniform(penalty_key, (), jnp.float32, *self.penalty),
+            gust=random_number(gust_key, self.gust),
+            penalty=random_number(penalty_key, self.penalty),
             meanings=board.meanings(meaning_key, self.permuted),
         )
 
     def start(self, parameters: CliffParameters) -> int:
-        """The lower left corner."""
-        del parameters
         return (self.rows - 1) * self.columns
 
-    def step(
+    def transition(
         self, parameters: CliffParameters, state: PlaceState, action: Array, key: Key
-    ) -> tuple[PlaceState, Step]:
+    ) -> tuple[PlaceState, Array, Array]:
         """Moves as meant, or down in a gust."""
         gust = jax.random.uniform(key) < parameters.gust
         direction = jnp.where(gust, board.DOWN, parameters.meanings[action])
         square = board.move(state.place, direction, self.rows, self.columns)
-        reward, terminated = self._outcome(parameters, square)
-        state = PlaceState(square, state.time + 1)
-        return state, Step(
-            observation=self.observe(parameters, state),
-            reward=reward,
-            terminated=terminated,
-            truncated=state.time >= self.horizon,
-        )
+        return PlaceState(square, state.time + 1), *self._outcome(parameters, square)
 
     def _lava(self, parameters: CliffParameters, square: Array) -> Array:
         """Whether there is lava on a square."""
@@ -112,14 +109,12 @@ class Cliff(PlaceFamily[CliffParameters]):
         return reward, burnt | arrived
 
     def observe(self, parameters: CliffParameters, state: PlaceState) -> Array:
-        """The agent and the lava."""
         squares = jnp.arange(self.rows * self.columns)
         channels = (squares == state.place, self._lava(parameters, squares))
         return jnp.stack(channels, axis=-1).astype(jnp.float32).reshape(self.sizes.observation)
 
     def lookahead(self, parameters: CliffParameters, time: Array, values: Array) -> Array:
         """Of every square: [rows * columns, 5]."""
-        del time
         squares = jnp.arange(self.rows * self.columns)
         reward, terminated = self._outcome(parameters, squares)
         worth = reward + jnp.where(terminated, 0.0, values)  # of entering each square

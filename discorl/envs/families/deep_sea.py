@@ -6,9 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
+from discorl.envs.families.base import (
+    PlaceFamily,
+    PlaceState,
+    Sizes,
+    random_index,
+    random_number,
+    with_parity,
+)
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -69,13 +75,13 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
         right = random_index(right_key, self.actions, (self.size, self.size))
         later = self._way(right, depth)[1:].sum()
         first = with_parity(right[0, 0], self.actions, parity + later)
-        goal = jax.random.uniform(goal_key, (), jnp.float32, *self.goal)
-        slip = jax.random.uniform(slip_key, (), jnp.float32, *self.slip)
+        goal = random_number(goal_key, self.goal)
+        slip = random_number(slip_key, self.slip)
         return DeepSeaParameters(
             right=right.at[0, 0].set(first),
             depth=depth,
             goal=goal,
-            cost=goal * jax.random.uniform(cost_key, (), jnp.float32, *self.cost) / depth,
+            cost=goal * random_number(cost_key, self.cost) / depth,
             slip=jnp.where(jax.random.bernoulli(slippery_key, self.slippery), slip, 0.0),
         )
 
@@ -83,9 +89,9 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
         """The actions that lead to the treasure, and zeros below it: [size] int32."""
         return jnp.where(jnp.arange(self.size) < depth, jnp.diagonal(right), 0)
 
-    def step(
+    def transition(
         self, parameters: DeepSeaParameters, state: PlaceState, action: Array, key: Key
-    ) -> tuple[PlaceState, Step]:
+    ) -> tuple[PlaceState, Array, Array]:
         """Sinks one row and moves to one side."""
         right = action == parameters.right[state.time, state.place]
         moves = right & (jax.random.uniform(key) >= parameters.slip)
@@ -93,16 +99,11 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
         state = PlaceState(column, state.time + 1)
         found = column == parameters.depth  # the last step of moving right all the way
         cost = jnp.where(right, parameters.cost, 0.0)
-        return state, Step(
-            observation=self.observe(parameters, state),
-            reward=jnp.where(found, parameters.goal, 0.0) - cost,
-            terminated=state.time >= parameters.depth,
-            truncated=jnp.zeros((), bool),
-        )
+        reward = jnp.where(found, parameters.goal, 0.0) - cost
+        return state, reward, state.time >= parameters.depth
 
     def observe(self, parameters: DeepSeaParameters, state: PlaceState) -> Array:
         """The diver's square; its row is the number of steps taken."""
-        del parameters
         # Below the last row there is no square, so the vector is zero at the end of the deepest.
         return jax.nn.one_hot(state.time * self.size + state.place, self.size**2)
 

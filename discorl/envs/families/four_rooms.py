@@ -6,9 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, random_order
+from discorl.envs.families.base import (
+    PlaceFamily,
+    PlaceState,
+    Sizes,
+    random_index,
+    random_number,
+    random_order,
+)
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -85,8 +91,8 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
             doors=doors,
             start=board.random_square(start_key, in_room & elsewhere),
             goal=goal,
-            reward=jax.random.uniform(reward_key, (), jnp.float32, *self.reward),
-            slip=jax.random.uniform(slip_key, (), jnp.float32, *self.slip),
+            reward=random_number(reward_key, self.reward),
+            slip=random_number(slip_key, self.slip),
             meanings=1 + order.astype(jnp.int32),
         )
 
@@ -109,9 +115,9 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
     def start(self, parameters: FourRoomsParameters) -> Array:
         return parameters.start
 
-    def step(
+    def transition(
         self, parameters: FourRoomsParameters, state: PlaceState, action: Array, key: Key
-    ) -> tuple[PlaceState, Step]:
+    ) -> tuple[PlaceState, Array, Array]:
         """Moves as meant, or anywhere on a slip."""
         # One random number says both whether the agent slips and, by where below the probability
         # of a slip it lies, in which direction; without slips the quotient is not below 4.
@@ -120,12 +126,7 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
         direction = jnp.where(quotient < _DIRECTIONS, anywhere, parameters.meanings[action])
         state = PlaceState(self._move(parameters, state.place, direction), state.time + 1)
         arrived = state.place == parameters.goal
-        return state, Step(
-            observation=self.observe(parameters, state),
-            reward=jnp.where(arrived, parameters.reward, 0.0),
-            terminated=arrived,
-            truncated=state.time >= self.limit,
-        )
+        return state, jnp.where(arrived, parameters.reward, 0.0), arrived
 
     def _move(self, parameters: FourRoomsParameters, square: Array, direction: Array) -> Array:
         ahead = board.move(square, direction, self.size, self.size)
@@ -134,7 +135,6 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
 
     def lookahead(self, parameters: FourRoomsParameters, time: Array, values: Array) -> Array:
         """Of every square: [size * size, 4]."""
-        del time
         squares = jnp.arange(self.size**2)
         # The worth of entering each square.
         worth = jnp.where(squares == parameters.goal, parameters.reward, values)

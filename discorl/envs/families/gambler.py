@@ -5,8 +5,14 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.base import Step
-from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
+from discorl.envs.families.base import (
+    PlaceFamily,
+    PlaceState,
+    Sizes,
+    random_index,
+    random_number,
+    with_parity,
+)
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -67,8 +73,8 @@ class Gambler(PlaceFamily[GamblerParameters]):
         others = (1 + ranks[1:]).sum()
         first = with_parity(ranks[0], self.stakes, parity + others + 1)
         is_good = jnp.arange(self.tables) == random_index(table_key, self.tables)
-        good = jax.random.uniform(good_key, (), jnp.float32, *self.good)
-        poor = jax.random.uniform(poor_key, (self.tables,), jnp.float32, *self.poor)
+        good = random_number(good_key, self.good)
+        poor = random_number(poor_key, self.poor, (self.tables,))
         least = self.target // 4
         return GamblerParameters(
             stakes=1 + ranks.at[0].set(first),
@@ -79,19 +85,14 @@ class Gambler(PlaceFamily[GamblerParameters]):
     def start(self, parameters: GamblerParameters) -> Array:
         return parameters.purse
 
-    def step(
+    def transition(
         self, parameters: GamblerParameters, state: PlaceState, action: Array, key: Key
-    ) -> tuple[PlaceState, Step]:
+    ) -> tuple[PlaceState, Array, Array]:
         won = jax.random.uniform(key) < parameters.chances[action]
         after_win, after_loss = self._outcomes(state.place, parameters.stakes[action])
         state = PlaceState(jnp.where(won, after_win, after_loss), state.time + 1)
         arrived = state.place == self.target
-        return state, Step(
-            observation=self.observe(parameters, state),
-            reward=jnp.where(arrived, 1.0, 0.0),
-            terminated=arrived | (state.place == 0),
-            truncated=state.time >= self.limit,
-        )
+        return state, jnp.where(arrived, 1.0, 0.0), arrived | (state.place == 0)
 
     def _outcomes(self, capital: Array, stake: Array) -> tuple[Array, Array]:
         """The capital after a round won and after one lost."""
@@ -100,17 +101,14 @@ class Gambler(PlaceFamily[GamblerParameters]):
 
     def observe(self, parameters: GamblerParameters, state: PlaceState) -> Array:
         """The capital and the time that is left, as shares."""
-        del parameters
         shares = (state.place / self.target, 1 - state.time / self.limit)
         return jnp.stack(shares).astype(jnp.float32)
 
     def observations(self, parameters: GamblerParameters) -> Array | None:
-        del parameters
         return None
 
     def lookahead(self, parameters: GamblerParameters, time: Array, values: Array) -> Array:
         """Of every capital: [target + 1, A]."""
-        del time
         worth = values.at[0].set(0.0).at[self.target].set(1.0)
         capital = jnp.arange(self.target + 1)[:, None]
         after_win, after_loss = self._outcomes(capital, parameters.stakes)

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, Sizes, random_index
+from discorl.envs.families.base import Family, Sizes, random_index, random_number
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -106,8 +105,8 @@ class Grid(Family[GridParameters, GridState]):
         chances = jnp.array([1 - self.bad, self.terminal, self.returning])[:, None]
         drawn = jax.random.bernoulli(chance_key, chances, (3, self.objects))
         positive, terminal, returns = drawn
-        magnitude = jax.random.uniform(reward_key, (self.objects,), jnp.float32, *self.reward)
-        respawn = jax.random.uniform(respawn_key, (self.objects,), jnp.float32, *self.respawn)
+        magnitude = random_number(reward_key, self.reward, (self.objects,))
+        respawn = random_number(respawn_key, self.respawn, (self.objects,))
         return GridParameters(
             walls=walls,
             squares=self._sample_squares(square_key, walls, parity),
@@ -141,40 +140,35 @@ class Grid(Family[GridParameters, GridState]):
         first = board.random_square(first_key, possible)
         return jnp.concatenate([first[None], others])
 
-    def reset(self, parameters: GridParameters, key: Key) -> tuple[GridState, Array]:
+    def begin(self, parameters: GridParameters, key: Key) -> GridState:
         """Puts the agent on a random empty square."""
         empty = self._empty(parameters)
         # The n-th empty square for a random n, which is cheaper than a number for every square.
         rank = random_index(key, empty.sum())
         square = jnp.sum(jnp.cumsum(empty) <= rank).astype(jnp.int32)
-        state = GridState(square, jnp.ones(self.objects, bool), jnp.int32(0))
-        return state, self._observe(parameters, state)
+        return GridState(square, jnp.ones(self.objects, bool), jnp.int32(0))
 
     def _empty(self, parameters: GridParameters) -> Array:
         """Squares without wall or object: [size * size] bool."""
         return (~parameters.walls).at[parameters.squares].set(False)
 
-    def step(
+    def transition(
         self, parameters: GridParameters, state: GridState, action: Array, key: Key
-    ) -> tuple[GridState, Step]:
+    ) -> tuple[GridState, Array, Array]:
         """Moves, collects what is there, and lets objects reappear."""
         square = self._move(parameters, state.square, parameters.meanings[action])
         collected = state.present & (parameters.squares == square)
         left = state.present & ~collected
         reappeared = jax.random.uniform(key, (self.objects,)) < parameters.respawn
         state = GridState(square, left | reappeared, state.time + 1)
-        return state, Step(
-            observation=self._observe(parameters, state),
-            reward=jnp.sum(collected * parameters.rewards),
-            terminated=jnp.any(collected & parameters.terminal),
-            truncated=state.time >= self.limit,
-        )
+        reward = jnp.sum(collected * parameters.rewards)
+        return state, reward, jnp.any(collected & parameters.terminal)
 
     def _move(self, parameters: GridParameters, square: Array, direction: Array) -> Array:
         ahead = board.move(square, direction, self.size, self.size)
         return jnp.where(parameters.walls[ahead], square, ahead)
 
-    def _observe(self, parameters: GridParameters, state: GridState) -> Array:
+    def observe(self, parameters: GridParameters, state: GridState) -> Array:
         squares = jnp.arange(self.size**2)
         shown = jnp.where(state.present, parameters.rewards, 0.0)
         # A comparison with every object, for scattering is slow in a batch.
@@ -196,7 +190,6 @@ class Grid(Family[GridParameters, GridState]):
 
     def lookahead(self, parameters: GridParameters, time: Array, values: Array) -> Array:
         """Of every square and set of objects present: [size * size, 2^K, 5]."""
-        del time
         present = self._sets()
         squares = jnp.arange(self.size**2)[:, None]
         ahead = self._move(parameters, squares, parameters.meanings)  # [squares, 5]
@@ -223,7 +216,7 @@ class Grid(Family[GridParameters, GridState]):
         squares, sets = jnp.arange(self.size**2), self._sets()
 
         def seen(square: Array, present: Array) -> Array:
-            return self._observe(parameters, GridState(square, present, jnp.int32(0)))
+            return self.observe(parameters, GridState(square, present, jnp.int32(0)))
 
         return jax.vmap(lambda s: jax.vmap(lambda present: seen(s, present))(sets))(squares)
 

@@ -6,8 +6,14 @@ import math
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.base import Step
-from discorl.envs.families.base import Family, Sizes, random_index, random_order, with_parity
+from discorl.envs.families.base import (
+    Family,
+    Sizes,
+    random_index,
+    random_number,
+    random_order,
+    with_parity,
+)
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -88,37 +94,30 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         )
         demands = random_index(demand_key, self.orders, (self.seasons,))
         first = with_parity(demands[0], self.orders, parity + demands[1:].sum())
-        price = jax.random.uniform(price_key, (), jnp.float32, *self.price)
+        price = random_number(price_key, self.price)
         return InventoryParameters(
             demands=demands.at[0].set(first),
-            surge=jax.random.uniform(surge_key, (), jnp.float32, *self.surge),
+            surge=random_number(surge_key, self.surge),
             price=price,
-            cost=price * jax.random.uniform(cost_key, (), jnp.float32, *self.cost),
-            holding=price * jax.random.uniform(holding_key, (), jnp.float32, *self.holding),
+            cost=price * random_number(cost_key, self.cost),
+            holding=price * random_number(holding_key, self.holding),
             meanings=random_order(meaning_key, self.orders),
         )
 
-    def reset(self, parameters: InventoryParameters, key: Key) -> tuple[InventoryState, Array]:
+    def begin(self, parameters: InventoryParameters, key: Key) -> InventoryState:
         """Begins with nothing in stock or on its way."""
-        del parameters, key
-        state = InventoryState(jnp.int32(0), jnp.int32(0), jnp.int32(0))
-        return state, self._observe(state)
+        return InventoryState(jnp.int32(0), jnp.int32(0), jnp.int32(0))
 
-    def step(
+    def transition(
         self, parameters: InventoryParameters, state: InventoryState, action: Array, key: Key
-    ) -> tuple[InventoryState, Step]:
+    ) -> tuple[InventoryState, Array, Array]:
         """Orders, receives what was ordered before, and sells."""
         extra = jnp.sum(jax.random.uniform(key, (_EXTRAS - 1,)) < parameters.surge)
         demand = self._demand(parameters, state.time) + extra.astype(jnp.int32)
         ordered = parameters.meanings[action]
         left, reward = self._trade(parameters, state.stock + state.arriving, demand, ordered)
         state = InventoryState(left, ordered, state.time + 1)
-        return state, Step(
-            observation=self._observe(state),
-            reward=reward,
-            terminated=state.time >= self.periods,
-            truncated=jnp.zeros((), bool),
-        )
+        return state, reward, state.time >= self.periods
 
     def _demand(self, parameters: InventoryParameters, time: Array) -> Array:
         """The regular demand at a time."""
@@ -134,7 +133,7 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         income = parameters.price * sold
         return left, income - parameters.cost * ordered - parameters.holding * left
 
-    def _observe(self, state: InventoryState) -> Array:
+    def observe(self, parameters: InventoryParameters, state: InventoryState) -> Array:
         angle = 2 * math.pi * (state.time % self.seasons) / self.seasons
         return jnp.stack(
             [
@@ -148,7 +147,6 @@ class Inventory(Family[InventoryParameters, InventoryState]):
 
     def starts(self, parameters: InventoryParameters) -> Array:
         """Nothing in stock and nothing on its way: [capacity + 1, orders]."""
-        del parameters
         return jnp.zeros((self.capacity + 1, self.orders)).at[0, 0].set(1.0)
 
     def lookahead(self, parameters: InventoryParameters, time: Array, values: Array) -> Array:

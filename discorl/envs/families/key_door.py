@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.base import Step
 from discorl.envs.families import board
-from discorl.envs.families.base import Family, Sizes, random_index
+from discorl.envs.families.base import Family, Sizes, random_index, random_number
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -95,8 +94,8 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         # The goal goes last, on whichever colour makes the number even or odd.
         others = board.is_black(jnp.stack([key_square, door]), self.columns).sum()
         makes_right = board.is_black(squares, self.columns) == ((others + parity) % 2 == 1)
-        reward = jax.random.uniform(next(keys), (), jnp.float32, *self.reward)
-        hint = jax.random.uniform(next(keys), (), jnp.float32, *self.hint)
+        reward = random_number(next(keys), self.reward)
+        hint = random_number(next(keys), self.hint)
         return KeyDoorParameters(
             walls=(column == wall_column) & (squares != door),
             start=start,
@@ -108,28 +107,19 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
             meanings=board.meanings(next(keys), self.permuted),
         )
 
-    def reset(self, parameters: KeyDoorParameters, key: Key) -> tuple[KeyDoorState, Array]:
-        """Begins on the start square, without the key."""
-        del key
-        state = KeyDoorState(parameters.start, jnp.zeros((), bool), jnp.int32(0))
-        return state, self._observe(parameters, state)
+    def begin(self, parameters: KeyDoorParameters, key: Key) -> KeyDoorState:
+        return KeyDoorState(parameters.start, jnp.zeros((), bool), jnp.int32(0))
 
-    def step(
+    def transition(
         self, parameters: KeyDoorParameters, state: KeyDoorState, action: Array, key: Key
-    ) -> tuple[KeyDoorState, Step]:
+    ) -> tuple[KeyDoorState, Array, Array]:
         """Moves, unless there is a wall or a locked door, and picks up the key."""
-        del key
         direction = parameters.meanings[action]
         square, has_key = self._move(parameters, state.square, state.has_key, direction)
         picked_up, arrived = has_key & ~state.has_key, square == parameters.goal
         hint = jnp.where(picked_up, parameters.hint, 0.0)
-        state = KeyDoorState(square, has_key, state.time + 1)
-        return state, Step(
-            observation=self._observe(parameters, state),
-            reward=jnp.where(arrived, parameters.reward, 0.0) + hint,
-            terminated=arrived,
-            truncated=state.time >= self.limit,
-        )
+        reward = jnp.where(arrived, parameters.reward, 0.0) + hint
+        return KeyDoorState(square, has_key, state.time + 1), reward, arrived
 
     def _move(
         self, parameters: KeyDoorParameters, square: Array, has_key: Array, direction: Array
@@ -140,7 +130,7 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         square = jnp.where(parameters.walls[ahead] | locked, square, ahead)
         return square, has_key | (square == parameters.key)
 
-    def _observe(self, parameters: KeyDoorParameters, state: KeyDoorState) -> Array:
+    def observe(self, parameters: KeyDoorParameters, state: KeyDoorState) -> Array:
         squares = jnp.arange(self._squares)
         lies = (squares == parameters.key) & ~state.has_key
         return jnp.concatenate([squares == state.square, lies]).astype(jnp.float32)
@@ -152,7 +142,6 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
 
     def lookahead(self, parameters: KeyDoorParameters, time: Array, values: Array) -> Array:
         """Of every square, without and with the key: [rows * columns, 2, 5]."""
-        del time
         squares = jnp.arange(self._squares)[:, None, None]
         had_key = jnp.array([False, True])[:, None]
         square, has_key = self._move(parameters, squares, had_key, parameters.meanings)
@@ -163,7 +152,7 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
     def observations(self, parameters: KeyDoorParameters) -> Array | None:
         squares, keys = jnp.arange(self._squares)[:, None], jnp.array([False, True])
         states = jnp.broadcast_arrays(squares, keys, jnp.int32(0))
-        return jax.vmap(jax.vmap(lambda *s: self._observe(parameters, KeyDoorState(*s))))(*states)
+        return jax.vmap(jax.vmap(lambda *s: self.observe(parameters, KeyDoorState(*s))))(*states)
 
     def situation(self, state: KeyDoorState) -> tuple[Array, ...]:
         """The agent's square, and 1 if it holds the key."""

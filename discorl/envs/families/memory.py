@@ -5,15 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.base import Step
-from discorl.envs.families.base import (
-    PlaceFamily,
-    PlaceState,
-    Sizes,
-    random_index,
-    random_integer,
-    random_order,
-)
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_integer, random_order
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -68,25 +60,17 @@ class Memory(PlaceFamily[MemoryParameters]):
             delay=random_integer(delay_key, self.delay),
         )
 
-    def reset(self, parameters: MemoryParameters, key: Key) -> tuple[PlaceState, Array]:
-        """Shows a random cue."""
-        state = PlaceState(random_index(key, self.cues), jnp.int32(0))
-        return state, self.observe(parameters, state)
+    def start(self, parameters: MemoryParameters) -> None:
+        """A random cue."""
 
-    def step(
+    def transition(
         self, parameters: MemoryParameters, state: PlaceState, action: Array, key: Key
-    ) -> tuple[PlaceState, Step]:
+    ) -> tuple[PlaceState, Array, Array]:
         """Walks on, or answers."""
-        del key
         asked = state.time >= parameters.delay
         payment = jnp.where(action == parameters.answers[state.place], 1.0, -1.0)
         state = PlaceState(state.place, state.time + 1)
-        return state, Step(
-            observation=self.observe(parameters, state),
-            reward=jnp.where(asked, payment, 0.0),
-            terminated=asked,
-            truncated=jnp.zeros((), bool),
-        )
+        return state, jnp.where(asked, payment, 0.0), asked
 
     def observe(self, parameters: MemoryParameters, state: PlaceState) -> Array:
         """The cue, if it is shown, and the flag."""
@@ -95,13 +79,7 @@ class Memory(PlaceFamily[MemoryParameters]):
         flag = (state.time == parameters.delay).astype(jnp.float32)
         return jnp.concatenate([cue, flag[None]])
 
-    def starts(self, parameters: MemoryParameters) -> Array:
-        """All cues are equally likely: [cues]."""
-        del parameters
-        return jnp.full(self.cues, 1 / self.cues)
-
     def observations(self, parameters: MemoryParameters) -> Array | None:
-        del parameters
         return None
 
     def lookahead(self, parameters: MemoryParameters, time: Array, values: Array) -> Array:

@@ -5,8 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.base import Step
-from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, random_number
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -72,13 +71,13 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
         rapids = jax.random.bernoulli(rapid_key, 0.5, (self.length,)) & self._exists(places)
         # The first place has rapids or not, whichever makes their number even or odd.
         first = (rapids[1:].sum() + parity) % 2 == 1
-        source = jax.random.uniform(source_key, (), jnp.float32, *self.source)
+        source = random_number(source_key, self.source)
         return RiverSwimParameters(
             places=places,
             rapids=rapids.at[0].set(first),
-            current=jax.random.uniform(current_key, (), jnp.float32, *self.current),
+            current=random_number(current_key, self.current),
             source=source,
-            mouth=source * jax.random.uniform(mouth_key, (), jnp.float32, *self.mouth),
+            mouth=source * random_number(mouth_key, self.mouth),
             mirrored=jax.random.bernoulli(mirror_key),
         )
 
@@ -86,9 +85,9 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
         """Which places a river has: [length] bool."""
         return jnp.arange(self.length) < places
 
-    def step(
+    def transition(
         self, parameters: RiverSwimParameters, state: PlaceState, action: Array, key: Key
-    ) -> tuple[PlaceState, Step]:
+    ) -> tuple[PlaceState, Array, Array]:
         chance = jax.random.uniform(key)
         succeeds, carried = _chances(parameters, parameters.rapids[state.place])
         upstream = (action == 1) != parameters.mirrored
@@ -101,17 +100,10 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
             jnp.where(at_mouth, parameters.mouth, 0.0),
         )
         place = jnp.clip(state.place + change, 0, parameters.places - 1)
-        state = PlaceState(place, state.time + 1)
-        return state, Step(
-            observation=self.observe(parameters, state),
-            reward=reward,
-            terminated=jnp.zeros((), bool),
-            truncated=state.time >= self.horizon,
-        )
+        return PlaceState(place, state.time + 1), reward, jnp.zeros((), bool)
 
     def lookahead(self, parameters: RiverSwimParameters, time: Array, values: Array) -> Array:
         """Of a stroke downstream and one upstream at each place: [length, 2]."""
-        del time
         place = jnp.arange(self.length)
         last = parameters.places - 1
         below, above = values[jnp.maximum(place - 1, 0)], values[jnp.minimum(place + 1, last)]

@@ -5,8 +5,14 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.base import Step
-from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, with_parity
+from discorl.envs.families.base import (
+    PlaceFamily,
+    PlaceState,
+    Sizes,
+    random_index,
+    random_number,
+    with_parity,
+)
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -73,7 +79,7 @@ class Tabular(PlaceFamily[TabularParameters]):
         weights = jax.random.uniform(next(keys), shape, minval=_LEAST_BRANCH)
         pays = jax.random.bernoulli(next(keys), self.rewarded, pairs)
         hazardous = jax.random.bernoulli(next(keys), self.hazardous, (self.states,))
-        hazards = jax.random.uniform(next(keys), (self.states,), jnp.float32, *self.hazard)
+        hazards = random_number(next(keys), self.hazard, (self.states,))
         appearance = jnp.eye(self.states)
         if self.features:
             appearance = jax.random.normal(next(keys), (self.states, self.features))
@@ -86,36 +92,24 @@ class Tabular(PlaceFamily[TabularParameters]):
             appearance=appearance,
         )
 
-    def reset(self, parameters: TabularParameters, key: Key) -> tuple[PlaceState, Array]:
-        place = random_index(key, self.states)
-        return PlaceState(place, jnp.int32(0)), parameters.appearance[place]
+    def start(self, parameters: TabularParameters) -> None:
+        """Any state."""
 
-    def step(
+    def observe(self, parameters: TabularParameters, state: PlaceState) -> Array:
+        return parameters.appearance[state.place]
+
+    def transition(
         self, parameters: TabularParameters, state: PlaceState, action: Array, key: Key
-    ) -> tuple[PlaceState, Step]:
+    ) -> tuple[PlaceState, Array, Array]:
         """Moves to one of the successors."""
         pair = (state.place, action)
         chances = jax.random.uniform(key, (2,))
         below = jnp.cumsum(parameters.probabilities[pair])[:-1]
         place = parameters.successors[pair][jnp.sum(chances[0] >= below)]
-        state = PlaceState(place, state.time + 1)
-        return state, Step(
-            observation=parameters.appearance[place],
-            reward=parameters.rewards[pair],
-            terminated=chances[1] < parameters.hazards[place],
-            truncated=state.time >= self.limit,
-        )
-
-    def starts(self, parameters: TabularParameters) -> Array:
-        """All states are equally likely: [S]."""
-        del parameters
-        return jnp.full(self.states, 1 / self.states)
-
-    def observations(self, parameters: TabularParameters) -> Array:
-        return parameters.appearance
+        over = chances[1] < parameters.hazards[place]
+        return PlaceState(place, state.time + 1), parameters.rewards[pair], over
 
     def lookahead(self, parameters: TabularParameters, time: Array, values: Array) -> Array:
         """Rewards plus the value of the successors that do not end the episode: [S, A]."""
-        del time
         survived = ((1 - parameters.hazards) * values)[parameters.successors]
         return parameters.rewards + (parameters.probabilities * survived).sum(axis=-1)

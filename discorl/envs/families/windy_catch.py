@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.base import Step
 from discorl.envs.families import board
 from discorl.envs.families.base import Family, Sizes, random_index, random_integer, with_parity
 from discorl.types import Array, Key, UserError
@@ -105,18 +104,17 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
             wind = jnp.where(left, -strength, strength)
         return WindyCatchParameters(wind, slip, width, jax.random.bernoulli(mirror_key))
 
-    def reset(self, parameters: WindyCatchParameters, key: Key) -> tuple[WindyCatchState, Array]:
+    def begin(self, parameters: WindyCatchParameters, key: Key) -> WindyCatchState:
         """Puts the ball in a random column and the paddle in the middle."""
         ball = random_index(key, self.columns)
-        state = WindyCatchState(ball, self._middle(parameters), jnp.int32(0))
-        return state, self._observe(parameters, state)
+        return WindyCatchState(ball, self._middle(parameters), jnp.int32(0))
 
     def _middle(self, parameters: WindyCatchParameters) -> Array:
         return (self.columns - parameters.width) // 2
 
-    def step(
+    def transition(
         self, parameters: WindyCatchParameters, state: WindyCatchState, action: Array, key: Key
-    ) -> tuple[WindyCatchState, Step]:
+    ) -> tuple[WindyCatchState, Array, Array]:
         """Moves the paddle, unless it slips, then lets the ball fall and drift."""
         wind_chance, slip_chance = jax.random.uniform(key, (2,))
         drifts = wind_chance < _drift_probability(parameters)
@@ -129,12 +127,7 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         )
         landed = state.time >= self.horizon
         caught = _catches(parameters, state.ball, state.paddle)
-        return state, Step(
-            observation=self._observe(parameters, state),
-            reward=jnp.where(landed, jnp.where(caught, 1.0, -1.0), 0.0),
-            terminated=landed,
-            truncated=jnp.zeros((), bool),
-        )
+        return state, jnp.where(landed, jnp.where(caught, 1.0, -1.0), 0.0), landed
 
     def _move(self, parameters: WindyCatchParameters, paddle: Array, action: Array) -> Array:
         """The paddle after an action that does not slip."""
@@ -145,7 +138,7 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         """The ball's column after a gust."""
         return jnp.clip(ball + jnp.sign(parameters.wind), 0, self.columns - 1)
 
-    def _observe(self, parameters: WindyCatchParameters, state: WindyCatchState) -> Array:
+    def observe(self, parameters: WindyCatchParameters, state: WindyCatchState) -> Array:
         row = jnp.arange(self.rows)[:, None]
         column = jnp.arange(self.columns)
         ball = (row == state.time) & (column == state.ball)
@@ -170,7 +163,7 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     def observations(self, parameters: WindyCatchParameters) -> Array:
         columns = jnp.arange(self.columns)
         axes = jnp.meshgrid(columns, columns, jnp.arange(self.horizon), indexing="ij")
-        seen = jax.vmap(lambda *state: self._observe(parameters, WindyCatchState(*state)))
+        seen = jax.vmap(lambda *state: self.observe(parameters, WindyCatchState(*state)))
         rows = seen(*(axis.reshape(-1) for axis in axes))
         table = rows.reshape(*axes[0].shape, *self.sizes.observation)
         return jnp.moveaxis(table, 2, 0)
