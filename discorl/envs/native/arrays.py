@@ -1,8 +1,25 @@
-"""Dtypes of what other packages return, so that compiled loops can carry their states."""
+"""What adapters share: the item of a suite, and dtypes that compiled loops can carry."""
+
+import dataclasses
+from typing import Any
 
 import jax
 
+from discorl.envs.base import Environment
 from discorl.types import PyTree
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Adapted(Environment[PyTree]):
+    """An environment of another package; its observations are like those of its `reset`."""
+
+    item: str  # its name in the suite
+    environment: Any  # the package's
+
+    @property
+    def observation(self) -> PyTree:
+        observation = jax.eval_shape(self.reset, jax.random.key(0))[1]
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), observation)
 
 
 def fix_types(tree: PyTree) -> PyTree:
@@ -19,8 +36,3 @@ def fix_types(tree: PyTree) -> PyTree:
         return jax.lax.convert_element_type(array, array.dtype)
 
     return jax.tree.map(fix, tree)
-
-
-def same_types(tree: PyTree) -> PyTree:
-    """Shapes and dtypes: a pytree of `jax.ShapeDtypeStruct`."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)

@@ -4,14 +4,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from craftax.craftax_env import make_craftax_env_from_name
 
 from discorl.envs import references
 from discorl.envs.base import Environment, Reference, Step
-from discorl.envs.native.arrays import fix_types, same_types
+from discorl.envs.native.arrays import Adapted, fix_types
 from discorl.types import Array, Key, PyTree
 from discorl.types.validation import integer
 
@@ -40,11 +39,9 @@ def make(item: str, *, max_timesteps: int | None = None) -> Environment:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Craftax(Environment[PyTree]):
-    """A game of Craftax. Images are uint8; Craftax itself divides them by 255."""
+class Craftax(Adapted):
+    """A game of Craftax: symbols, [n] float32, or images, [height, width, 3] uint8."""
 
-    item: str
-    environment: Any  # Craftax's, the kind that does not reset itself
     settings: Any  # Craftax's parameters
 
     resets_at_once = 1  # a world takes about as long to generate as dozens of steps
@@ -52,11 +49,6 @@ class Craftax(Environment[PyTree]):
     @property
     def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
         return int(self.environment.action_space(self.settings).n)
-
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """Symbols, [n] float32, or an image, [height, width, 3] uint8."""
-        return same_types(jax.eval_shape(self.reset, jax.random.key(0))[1])
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
         observation, state = self.environment.reset_env(key, self.settings)
@@ -76,7 +68,7 @@ class Craftax(Environment[PyTree]):
         )
 
     def _encode(self, observation: Array) -> Array:
-        if observation.ndim == 3:
+        if observation.ndim == 3:  # which Craftax divides by 255
             return jnp.round(observation * 255).astype(jnp.uint8)
         return observation
 

@@ -17,7 +17,7 @@ import numpy as np
 from discorl.envs import references
 from discorl.envs.actions import combinations
 from discorl.envs.base import Environment, GymnaxLike, Reference, Step
-from discorl.envs.native.arrays import fix_types, same_types
+from discorl.envs.native.arrays import Adapted, fix_types
 from discorl.envs.native.pictures import draw_planes
 from discorl.types import Array, Key, PyTree, UserError, specs
 from discorl.types.validation import integer
@@ -106,11 +106,9 @@ def _actions(item: str, space: Any, bins: int | None) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Gymnax(Environment[PyTree]):
+class Gymnax(Adapted):
     """An environment of gymnax. What it observes as one of n numbers comes as one-hot, [n] bool."""
 
-    item: str
-    environment: Any  # gymnax's
     settings: Any  # gymnax's parameters
     actions: np.ndarray  # [A, ...], what each action is to gymnax
     scored: bool = False  # whether it is gymnax's own, with its own parameters
@@ -123,10 +121,6 @@ class Gymnax(Environment[PyTree]):
     @property
     def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
         return len(self.actions)
-
-    @property
-    def observation(self) -> PyTree:
-        return same_types(jax.eval_shape(self.reset, jax.random.key(0))[1])
 
     def reset(self, key: Key) -> tuple[PyTree, PyTree]:
         observation, state = self.environment.reset_env(key, self.settings)

@@ -4,14 +4,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import jumanji
 import numpy as np
 
 from discorl.envs.actions import combinations
 from discorl.envs.base import Environment, Step
-from discorl.envs.native.arrays import fix_types, same_types
+from discorl.envs.native.arrays import Adapted, fix_types
 from discorl.types import Array, Key, PyTree, UserError
 from discorl.types.validation import integer
 
@@ -65,24 +64,18 @@ def _actions(item: str, spec: Any) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Jumanji(Environment[tuple[PyTree, Array | None]]):
+class Jumanji(Adapted):
     """A task of Jumanji; the state holds Jumanji's and the action mask.
 
     Observations are dicts of the parts that Jumanji's have, without the mask. An episode that ends
     at its time limit counts as truncated: Jumanji merges the two.
     """
 
-    item: str
-    environment: Any  # Jumanji's
     actions: np.ndarray  # [A, ...]
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
         return len(self.actions)
-
-    @property
-    def observation(self) -> PyTree:
-        return same_types(jax.eval_shape(self.reset, jax.random.key(0))[1])
 
     def reset(self, key: Key) -> tuple[PyTree, PyTree]:
         state, moment = fix_types(self.environment.reset(key))
@@ -90,7 +83,6 @@ class Jumanji(Environment[tuple[PyTree, Array | None]]):
         return (state, mask), observation
 
     def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
-        del key
         state, moment = fix_types(
             self.environment.step(state[0], jnp.asarray(self.actions)[action])
         )

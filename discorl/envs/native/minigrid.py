@@ -12,7 +12,7 @@ from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
 from discorl.envs import references
 from discorl.envs.base import Environment, Reference, Step
-from discorl.envs.native.arrays import fix_types
+from discorl.envs.native.arrays import Adapted, fix_types
 from discorl.types import Array, Key, PyTree
 from discorl.types.validation import integer, refuse
 
@@ -44,36 +44,27 @@ def make(item: str, *, max_steps: int | None = None, view: int = 7) -> Environme
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MiniGrid(Environment[PyTree]):
+class MiniGrid(Adapted):
     """A MiniGrid task. The agent sees the cells ahead of it; nothing blocks its view.
+
+    Observations are [view, view, kinds + colours] bool: kind and colour of each cell, one-hot. The
+    suite encodes them as two integers, which a network would read as quantities.
 
     Reaching the goal gives 1 - 0.9 * steps / max_steps and terminates; running out of steps
     truncates. The actions are forward, right, left, pick up, put down and toggle.
     """
 
-    item: str
-    environment: Any  # XLand-MiniGrid's
     settings: Any  # XLand-MiniGrid's parameters
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
         return self.environment.num_actions(self.settings)
 
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """Cells, [view, view, kinds + colours] bool: kind and colour of each, one-hot.
-
-        The suite encodes them as two integers, which a network would read as quantities.
-        """
-        view = self.settings.view_size
-        return jax.ShapeDtypeStruct((view, view, NUM_TILES + NUM_COLORS), jnp.bool_)
-
     def reset(self, key: Key) -> tuple[PyTree, Array]:
         moment = fix_types(self.environment.reset(self.settings, key))
         return moment, _encode(moment.observation)
 
     def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
-        del key
         moment = fix_types(self.environment.step(self.settings, state, action))
         terminated = moment.discount == 0
         return moment, Step(

@@ -6,7 +6,7 @@ decides when to reset.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import numpy as np
 from navix import observations
 
 from discorl.envs.base import Environment, Step
-from discorl.envs.native.arrays import fix_types, same_types
+from discorl.envs.native.arrays import Adapted, fix_types
 from discorl.types import Array, Key, PyTree
 from discorl.types.validation import integer
 
@@ -46,27 +46,18 @@ def make(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Navix(Environment[PyTree]):
-    """A MiniGrid task. Kind, colour and state of each cell are one-hot."""
-
-    item: str
-    environment: Any  # NAVIX's
+class Navix(Adapted):
+    """A MiniGrid task. Cells are [rows, columns, kinds + colours + states] bool, each one-hot."""
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
         return len(self.environment.action_set)
-
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """Cells, [rows, columns, kinds + colours + states] bool."""
-        return same_types(jax.eval_shape(self.reset, jax.random.key(0))[1])
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
         moment = fix_types(self.environment.reset(key))
         return moment, _encode(moment.observation)
 
     def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
-        del key
         moment = fix_types(self.environment._step(state, action))
         return moment, Step(
             observation=_encode(moment.observation),

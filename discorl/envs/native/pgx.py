@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 import pgx
 
 from discorl.envs.base import Environment, Step
-from discorl.envs.native.arrays import fix_types, same_types
+from discorl.envs.native.arrays import Adapted, fix_types
 from discorl.envs.native.pictures import draw_planes
 from discorl.types import Array, Key, PyTree, UserError
 from discorl.types.validation import integer, number
@@ -43,21 +42,15 @@ def make(item: str, *, max_steps: int | None = None, sticky: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pgx(Environment[PyTree]):
+class Pgx(Adapted):
     """A game of Pgx for one player. Observations are planes, [rows, columns, planes] bool."""
 
-    item: str
-    environment: Any  # Pgx's
     max_steps: int | None
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
         state = jax.eval_shape(self.environment.init, jax.random.key(0))
         return state.legal_action_mask.shape[0]
-
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        return same_types(jax.eval_shape(self.reset, jax.random.key(0))[1])
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
         state = fix_types(self.environment.init(key))

@@ -5,9 +5,7 @@ Jumanji's Sokoban has no action masks: a move that is not possible leaves the bo
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jumanji.environments.routing.sokoban import constants, generator
@@ -15,7 +13,7 @@ from jumanji.environments.routing.sokoban.env import Sokoban as JumanjiSokoban
 
 from discorl.envs.base import Environment, Step
 from discorl.envs.families import board
-from discorl.envs.native.arrays import fix_types
+from discorl.envs.native.arrays import Adapted, fix_types
 from discorl.types import Array, Key, PyTree, UserError
 from discorl.types.validation import integer
 
@@ -55,23 +53,15 @@ def _levels(item: str) -> generator.Generator:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sokoban(Environment[PyTree]):
+class Sokoban(Adapted):
     """Sokoban on a board of 10x10 with four boxes.
 
     A box pushed onto a target gives 1, one pushed off it -1, the last one 10 more, and every step
     -0.1. Solving the level terminates; running out of steps truncates. The actions are up, right,
-    down and left.
+    down and left. Observations are [10, 10, 4] bool: is a square a wall, target, agent or box?
     """
 
-    item: str
-    environment: Any  # Jumanji's
-
     num_actions = 4
-
-    @property
-    def observation(self) -> jax.ShapeDtypeStruct:
-        """Whether each square is a wall, target, agent or box: [10, 10, 4] bool."""
-        return jax.ShapeDtypeStruct((constants.GRID_SIZE, constants.GRID_SIZE, 4), jnp.bool_)
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
         state = fix_types(self.environment.reset(key)[0])
@@ -79,7 +69,6 @@ class Sokoban(Environment[PyTree]):
 
     def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
         """Takes one action. Jumanji merges solving and the time limit; here they are separate."""
-        del key
         state, moment = fix_types(self.environment.step(state, action))
         return state, Step(
             observation=self._observe(state),
