@@ -37,7 +37,6 @@ def scale_by_adam(
     def update(
         gradients: Params, state: AdamState, params: Params | None = None
     ) -> tuple[Params, AdamState]:
-        del params
         steps = state.steps + 1
         mu = jax.tree.map(lambda m, g: decay1 * m + (1 - decay1) * g, state.mu, gradients)
         nu = jax.tree.map(

@@ -76,11 +76,9 @@ def parts_of(network: Network, spec: OutputSpec) -> Parts:
         return {n: outputs[n] for n in spec.state}, {n: outputs[n] for n in spec.action}
 
     def all_actions(params: Params, root: PyTree) -> Outputs:
-        del params
         return root
 
     def taken_actions(params: Params, root: PyTree, action: Array) -> Outputs:
-        del params
         return {name: take_action(output, action) for name, output in root.items()}
 
     return Parts(observe, all_actions, taken_actions)

@@ -83,12 +83,10 @@ class Rule(abc.ABC):
 
     def init_params(self, key: Key) -> Params:
         """Parameters `eta` of a new rule; hand-designed rules have none."""
-        del key
         return ()
 
     def init_state(self, lifetime: Array) -> PyTree:
         """The rule's state at the beginning of an agent's life, `lifetime` updates, [] int32."""
-        del lifetime
         return ()
 
     def step_size(self, eta: Params, state: PyTree) -> Array | None:
@@ -101,7 +99,6 @@ class Rule(abc.ABC):
         Returns:
             the multiplier, []; None: the learning rate stays as it is.
         """
-        del eta, state
         return None
 
     def reward_scale(self, span: Callable[[], float | None]) -> float:
@@ -110,7 +107,6 @@ class Rule(abc.ABC):
         Args:
             span: tells the optimal less the random return of the environment; None if unknown.
         """
-        del span
         return 1.0
 
     def mask_actions(self, outputs: Outputs, legal: Array) -> Outputs:
@@ -154,7 +150,6 @@ class Rule(abc.ABC):
         Returns:
             The summary, [N, ...]; None where `targets` never reads this output.
         """
-        del eta, name
         return output
 
     @abc.abstractmethod
@@ -207,7 +202,6 @@ class Rule(abc.ABC):
         Returns:
             the weighted penalty, []; by default zero.
         """
-        del targets, trajectory, online, target
         return jnp.zeros(())
 
     def output_penalty(self, outputs: Outputs, weight: Array) -> tuple[Array, Metrics]:
@@ -220,7 +214,6 @@ class Rule(abc.ABC):
         Returns:
             the weighted penalty, [], by default zero; metrics.
         """
-        del outputs, weight
         return jnp.zeros(()), {}
 
     # --- the rule as a file -----------------------------------------------------------------------

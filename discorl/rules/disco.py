@@ -160,7 +160,6 @@ class Disco(Rule):
 
     def init_state(self, lifetime: Array) -> DiscoState:
         """Zero hidden states and empty moments."""
-        del lifetime
         moments = returns.init_moments()
         return DiscoState(meta_network.init_state(self.sizes), moments, moments)
 

@@ -129,7 +129,6 @@ class Lean(Rule):
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
         """Values as they are."""
-        del eta
         return returns.unsquash(output) if name == "q" else output
 
     def step_size(self, eta: Params, state: LeanState) -> Array:
@@ -275,7 +274,6 @@ class Lean(Rule):
         self, targets: dict[str, Array], trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> Array:
         """Mean square of the residual network's outputs, weighted; see `Rule.penalty`."""
-        del online, target
         square = targets["residual"]
         return self.residual_cost * returns.weighted_mean(
             square, trajectory.learnable(square.dtype)

@@ -57,12 +57,10 @@ class Muesli(Rule):
 
     def init_state(self, lifetime: Array) -> Moments:
         """Moments of the advantage."""
-        del lifetime
         return returns.init_moments()
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
         """Values as they are; targets read no aux_pi."""
-        del eta
         if name == "q":
             return returns.unsquash(output)
         return output if name == "logits" else None
@@ -75,7 +73,6 @@ class Muesli(Rule):
         The priors are logits of pi_CMPO at each step, "pi", and after it, "next_pi", [T, B, A]. All
         targets are constant. See `Rule.targets`.
         """
-        del eta
         online, target = jax.lax.stop_gradient((online, target))
         prior_logits, q = target["logits"], target["q"]
         v = jnp.sum(jax.nn.softmax(prior_logits) * q, axis=-1)

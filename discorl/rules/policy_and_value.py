@@ -1,5 +1,6 @@
 """What the hand-designed rules share: an agent with a policy and a scalar value."""
 
+import abc
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -9,14 +10,14 @@ import jax.numpy as jnp
 
 from discorl.rules import returns
 from discorl.rules.base import PLAIN, Rule
-from discorl.types import Array, Outputs, OutputSpec, Trajectory
+from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyAndValue(Rule):
     """Policy gradient along advantages, and a value that is moved toward returns.
 
-    Its rules differ in how `targets` estimates the two.
+    Its rules differ in how they estimate the two.
     """
 
     recipe: ClassVar[Mapping[str, Any]] = {
@@ -37,6 +38,27 @@ class PolicyAndValue(Rule):
     def outputs(self, num_actions: int) -> OutputSpec:
         """A policy and a scalar value."""
         return OutputSpec(num_actions, state={"logits": (num_actions,), "value": ()})
+
+    @abc.abstractmethod
+    def estimate(
+        self, trajectory: Trajectory, logits_t: Array, v_t: Array, v_tp1: Array, discount_t: Array
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Targets, with "value" and "advantage" among them, and what to report the mean of.
+
+        All are [T, B] and constant. Discounts are zero at terminations.
+        """
+
+    def targets(
+        self, eta: Params, state: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
+    ) -> tuple[dict[str, Array], PyTree, Metrics]:
+        """What `estimate` says of the agent's outputs; see `Rule.targets`."""
+        online = jax.lax.stop_gradient(online)
+        v_t, v_tp1 = online["value"][:-1], online["value"][1:]
+        discount_t = self.discount * (1 - trajectory.terminated.astype(v_t.dtype))
+        targets, told = self.estimate(trajectory, online["logits"][:-1], v_t, v_tp1, discount_t)
+        weight = trajectory.learnable(v_t.dtype)
+        told = {"value": v_t, "advantage_size": jnp.abs(targets["advantage"]), **told}
+        return targets, state, {n: returns.weighted_mean(x, weight) for n, x in told.items()}
 
     def loss(
         self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from discorl.rules import returns
 from discorl.rules.base import PLAIN
 from discorl.rules.policy_and_value import PolicyAndValue
-from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
+from discorl.types import Array, Outputs, Trajectory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,17 +54,13 @@ class PPO(PolicyAndValue):
     epochs: int = 4
     minibatches: int = 4
 
-    def targets(
-        self, eta: Params, state: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
-    ) -> tuple[dict[str, Array], PyTree, Metrics]:
-        """Advantages, returns, and the policy and values to stay near; see `Rule.targets`.
+    def estimate(
+        self, trajectory: Trajectory, logits_t: Array, v_t: Array, v_tp1: Array, discount_t: Array
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Advantages, returns, and the policy and values to stay near, "old_log_pi", "old_value".
 
-        They are {"advantage", "value", "old_log_pi", "old_value"}, each [T, B] and constant.
+        See `PolicyAndValue.estimate`.
         """
-        del eta, target
-        online = jax.lax.stop_gradient(online)
-        v_t, v_tp1 = online["value"][:-1], online["value"][1:]
-        discount_t = self.discount * (1 - trajectory.terminated.astype(v_t.dtype))
         advantage_t = returns.gae(
             trajectory.reward, discount_t, v_t, v_tp1, trajectory.cut(), self.lambda_
         )
@@ -75,12 +71,7 @@ class PPO(PolicyAndValue):
             "old_log_pi": returns.take_action(log_mu_t, trajectory.action),
             "old_value": v_t,
         }
-        weight = trajectory.learnable(v_t.dtype)
-        metrics = {
-            "value": returns.weighted_mean(v_t, weight),
-            "advantage_size": returns.weighted_mean(jnp.abs(advantage_t), weight),
-        }
-        return targets, state, metrics
+        return targets, {}
 
     def loss(
         self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory

@@ -56,14 +56,12 @@ class QLambda(Rule):
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array:
         """Values as they are."""
-        del eta, name
         return returns.unsquash(output)
 
     def targets(
         self, eta: Params, state: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> tuple[dict[str, Array], PyTree, Metrics]:
         """Lambda-returns of the greedy policy, {"q": [T, B]}, constant; see `Rule.targets`."""
-        del eta
         q, target_q = jax.lax.stop_gradient((online["q"], target["q"]))
         action = trajectory.action
         greedy = jnp.argmax(q, axis=-1)
