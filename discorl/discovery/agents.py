@@ -206,9 +206,7 @@ class Agents:
             records,
             training.learner,
             meta_value,
-            scale_rewards(
-                self._agent, validation
-            ),  # as the rewards that the meta-value function learned
+            scale_rewards(self._agent, validation),  # as the meta-value function learned them
             kept[1] if kept else None,
             self._critic(state, training.steps),
         )

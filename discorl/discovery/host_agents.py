@@ -128,9 +128,8 @@ class HostAgents:
         validation: Trajectory,
     ) -> tuple[Params, AgentState, Metrics]:
         """Pulls the meta-gradient back through a window of updates."""
-        validation = scale_rewards(
-            self._agent.config, validation
-        )  # as the meta-value function learned
+        # As the rewards that the meta-value function learned.
+        validation = scale_rewards(self._agent.config, validation)
         gradient, meta_value, metrics = self.meta_gradient.differentiate(
             eta,
             _stack(updates),
@@ -210,7 +209,7 @@ class HostAgents:
 
     def _learn(self, window: Window, eta: Params) -> Update:
         """An update on the rollout that was asked for, and its record."""
-        rollout = window.rollout()
+        rollout = window.actors.training.wait()
         window.replay, window.agent, (record, metrics) = self._update(
             window.replay, window.agent, eta, rollout.trajectory, np.int32(rollout.steps)
         )
@@ -220,7 +219,7 @@ class HostAgents:
 
     def _validate(self, window: Window, eta: Params) -> tuple[Params, Metrics]:
         """The meta-gradient, and metrics of the validation data."""
-        validation = window.rollout_for_validation().trajectory
+        validation = window.actors.validation.wait().trajectory
         gradient, window.agent, metrics = self._differentiate(
             eta, window.agent, window.updates, validation
         )
@@ -235,8 +234,8 @@ class HostAgents:
                 self._actors[i] = self._start(i, agent)
                 starting.append(self._actors[i])
         for actors in starting:
-            actors.training.wait()
-            actors.validation.wait()
+            actors.training.wait_for_start()
+            actors.validation.wait_for_start()
         return [
             # Replay is written in place from here on, and the state must outlive a failure.
             Window(

@@ -1,5 +1,7 @@
 """Scoring a rule in environments on the host."""
 
+import contextlib
+
 import jax
 import numpy as np
 
@@ -10,6 +12,7 @@ from discorl.rules import Rule
 from discorl.runs.metrics import EPISODES, RETURN
 from discorl.training.host.actor_thread import ActorThread
 from discorl.training.host.agent import HostAgent, acting_key
+from discorl.training.host.rollout import mean_episode
 from discorl.training.state import TrainState
 from discorl.types import Key, Params, PyTree
 
@@ -41,34 +44,28 @@ class HostScoring:
 
         The task is (). Returns mean returns and numbers of finished episodes, [S, updates].
         """
-        del task
         agents = [self._begin(key, updates) for key in keys]
         table = {name: np.zeros((len(agents), updates)) for name in (RETURN, EPISODES)}
         actors: list[ActorThread] = []
-        try:
+        with contextlib.ExitStack() as stack:
             for key, agent in zip(keys, agents, strict=True):
                 seed = int(jax.random.bits(jax.random.fold_in(key, _ENVIRONMENTS)))
                 actors.append(ActorThread(self._actor.with_seed(seed), agent.learner.params))
+                stack.callback(actors[-1].close)
             for actor, agent in zip(actors, agents, strict=True):
-                actor.wait()
+                actor.wait_for_start()
                 _ask(actor, agent)
             for update in range(updates):
                 for i, actor in enumerate(actors):
-                    rollout = actor.wait()
-                    assert rollout is not None
-                    old = agents[i]
+                    rollout, old = actor.wait(), agents[i]
                     replay, learner, key, _ = self._learn(
                         old.replay, rollout.trajectory, old.learner, old.key, eta
                     )
                     agents[i] = TrainState(learner, None, replay, key, old.steps)
                     if update + 1 < updates:
                         _ask(actor, agents[i])
-                    totals = [episode.total for episode in rollout.episodes]
-                    table[EPISODES][i, update] = len(totals)
-                    table[RETURN][i, update] = np.mean(totals) if totals else np.nan
-        finally:
-            for actor in actors:
-                actor.close()
+                    table[EPISODES][i, update] = len(rollout.episodes)
+                    table[RETURN][i, update] = mean_episode(rollout.episodes)[RETURN]
         return table
 
 

@@ -3,16 +3,14 @@
 import dataclasses
 
 import jax
-import numpy as np
 
 from discorl.agent.replay import ReplayState
 from discorl.discovery.agents import AgentState
 from discorl.discovery.meta_gradient import Update
-from discorl.runs.metrics import EPISODES, LENGTH, RETURN
-from discorl.training.host.acting import Rollout
+from discorl.runs.metrics import EPISODES
 from discorl.training.host.actor_thread import ActorThread
 from discorl.training.host.agent import acting_key
-from discorl.training.host.rollout import Episode
+from discorl.training.host.rollout import Episode, mean_episode
 from discorl.types import Metrics
 
 
@@ -50,26 +48,6 @@ class Window:
         _, key = jax.random.split(self.agent.key)
         self.actors.validation.ask(self.agent.training.learner.params, key)
 
-    def rollout(self) -> Rollout:
-        """The rollout that was asked for."""
-        return _result(self.actors.training)
-
-    def rollout_for_validation(self) -> Rollout:
-        """The rollout for validation."""
-        return _result(self.actors.validation)
-
     def returns(self) -> dict[str, float]:
         """Metrics of the finished episodes: NaN where there are none."""
-        totals = [episode.total for episode in self.episodes]
-        lengths = [episode.length for episode in self.episodes]
-        return {
-            EPISODES: float(len(totals)),
-            RETURN: float(np.mean(totals)) if totals else float("nan"),
-            LENGTH: float(np.mean(lengths)) if lengths else float("nan"),
-        }
-
-
-def _result(thread: ActorThread) -> Rollout:
-    rollout = thread.wait()
-    assert rollout is not None
-    return rollout
+        return {EPISODES: float(len(self.episodes)), **mean_episode(self.episodes)}

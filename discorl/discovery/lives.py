@@ -80,12 +80,10 @@ class LoneTask:
 
     def sample(self, key: Key, split: Split) -> Array:
         """The same for all lives: [], for programs that run one member per life."""
-        del key, split
         return jnp.zeros(())
 
     def environment(self, parameters: Array) -> Environment:
         """The environment."""
-        del parameters
         return self.alone
 
     def reference(self, parameters: Array) -> Reference:

@@ -20,14 +20,15 @@ Row = dict[str, float]
 class Method(Protocol):
     """One way to improve a rule, a step at a time."""
 
-    host_environments: list[str]  # which may fail, and which no checkpoint holds
+    host_environments: Sequence[str] = ()  # which may fail, and which no checkpoint holds
     headline: str  # the metric to show along with progress
 
     def init(self, eta: Params, key: Key) -> Any:
         """The state before the first step: a pytree of arrays."""
 
     def place(self, state: Any) -> Any:
-        """A restored state, on the devices where this method has it."""
+        """A restored state, on the devices where this method has it; by default where JAX does."""
+        return state
 
     def step(self, state: Any) -> tuple[Any, Row, list[Row]]:
         """Makes one step; returns the new state, metrics, and those of each agent, if any.
@@ -41,9 +42,11 @@ class Method(Protocol):
 
     def costs(self) -> list[float]:
         """What the blocks of the method cost, by which they are dealt to processes next time."""
+        return []
 
     def close(self) -> None:
         """Ends environments on the host; another step would start new ones."""
+        return
 
 
 def make_method(config: DiscoverConfig, rule: Rule, costs: Sequence[float] = ()) -> Method:
@@ -53,29 +56,19 @@ def make_method(config: DiscoverConfig, rule: Rule, costs: Sequence[float] = ())
     return MetaGradients(config, rule, costs)
 
 
-class MetaGradients:
+class MetaGradients(Population, Method):
     """Meta-gradients of a population of agents, with evolution of some parts if they pair."""
 
     headline = RETURN
 
     def __init__(self, config: DiscoverConfig, rule: Rule, costs: Sequence[float] = ()) -> None:
-        self.population = Population(config, rule, costs=costs)
-        self.host_environments = self.population.host_environments
-        counted = enumerate(self.population.counts)
+        super().__init__(config, rule, costs=costs)
+        counted = enumerate(self.counts)
         self._groups = [group for group, count in counted for _ in range(count)]  # of each agent
         self._names = [group.name for group in config.groups()]
 
-    def init(self, eta: Params, key: Key) -> PopulationState:
-        """See `Method`."""
-        return self.population.init(eta, key)
-
-    def place(self, state: PopulationState) -> PopulationState:
-        """See `Method`."""
-        return self.population.place(state)
-
     def step(self, state: PopulationState) -> tuple[PopulationState, Row, list[Row]]:
-        """See `Method`."""
-        state, whole, by_agent = self.population.meta_step(state)
+        state, whole, by_agent = self.meta_step(state)
         row = _means(by_agent) | {name: float(x) for name, x in sorted(whole.items())}
         row |= self._returns(by_agent[RETURN])
         agents = [
@@ -91,11 +84,7 @@ class MetaGradients:
 
     def costs(self) -> list[float]:
         """Seconds of the last step."""
-        return list(self.population.seconds)
-
-    def close(self) -> None:
-        """See `Method`."""
-        self.population.close()
+        return list(self.seconds)
 
     def _returns(self, by_agent: np.ndarray) -> Row:
         """Mean return by environment, each of which has a scale of its own."""
@@ -113,13 +102,12 @@ def _means(by_agent: Columns) -> Row:
     return means | totals
 
 
-class Evolving:
+class Evolving(Method):
     """Evolution over whole lives."""
 
     headline = SCORE
 
     def __init__(self, config: DiscoverConfig, rule: Rule) -> None:
-        self.host_environments: list[str] = []
         programs: dict[Any, Lives] = {}  # which groups of the same kind share
         groups = []
         for group in config.groups():
@@ -137,26 +125,12 @@ class Evolving:
         )
 
     def init(self, eta: Params, key: Key) -> EvolutionState:
-        """See `Method`."""
         return self.evolution.init(eta, key)
 
-    def place(self, state: EvolutionState) -> EvolutionState:
-        """Where JAX puts it."""
-        return state
-
     def step(self, state: EvolutionState) -> tuple[EvolutionState, Row, list[Row]]:
-        """See `Method`."""
         state, metrics = self.evolution.step(state)
         return state, metrics, []
 
     def eta(self, state: EvolutionState) -> Params:
         """The average of the iterates."""
         return state.average
-
-    def costs(self) -> list[float]:
-        """All lives are alike."""
-        return []
-
-    def close(self) -> None:
-        """Holds nothing."""
-        return

@@ -69,9 +69,10 @@ class AgentGroup(Protocol):
 
     def close(self) -> None:
         """Lets go of environments on the host; another meta-step would start new ones."""
+        return
 
 
-class _CompiledAgents:
+class _CompiledAgents(AgentGroup):
     """A group whose environments are written in JAX: one program lives and differentiates."""
 
     on_host = False
@@ -88,27 +89,19 @@ class _CompiledAgents:
         self._place = jax.jit(_place, donate_argnums=0)
 
     def begin(self, key: Key, lives: Array) -> AgentState:
-        """See `AgentGroup`."""
         return self._begin(key, lives)
 
     def init(self, keys: Key) -> AgentState:
-        """See `AgentGroup`."""
         agents = [self.begin(key, jnp.int32(0)) for key in keys]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *agents)
 
     def meta_step(
         self, eta: Params, state: AgentState, first: int = 0
     ) -> tuple[Params, AgentState, Metrics]:
-        """See `AgentGroup`."""
         return self._step(eta, state)
 
     def restart(self, state: AgentState, i: int, first: int = 0) -> AgentState:
-        """See `AgentGroup`."""
         return self._place(state, self.begin(state.key[i], state.lives[i] + 1), i)
-
-    def close(self) -> None:
-        """Holds nothing."""
-        return
 
 
 def _make_group(
@@ -155,7 +148,7 @@ class Population:
             _make_group(group, config, rule, i, agents, self._pairs)
             for i, group in enumerate(described)
         ]
-        self.host_environments = [
+        self.host_environments: Sequence[str] = [
             described[i].env for i, group in enumerate(self.groups) if group.on_host
         ]
         self.blocks = blocks.split(self.counts, config.block_size)

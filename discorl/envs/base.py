@@ -82,7 +82,6 @@ class Environment(abc.ABC, Generic[State]):
 
         An agent takes no illegal action, so `step` need not handle them.
         """
-        del state
         return None
 
     def reference(self) -> Reference | None:
@@ -91,7 +90,6 @@ class Environment(abc.ABC, Generic[State]):
 
     def render(self, state: State) -> np.ndarray | None:
         """A frame of the state, [height, width, 3] uint8; None if it cannot be drawn."""
-        del state
         return None
 
 

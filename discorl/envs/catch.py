@@ -56,7 +56,6 @@ class Catch(Environment[CatchState]):
 
     def step(self, state: CatchState, action: Array, key: Key) -> tuple[CatchState, Step]:
         """Moves the paddle (0: left, 1: stay, 2: right), then lets the ball fall one row."""
-        del key
         moved = state.paddle + action.astype(jnp.int32) - 1
         state = CatchState(
             ball_row=state.ball_row + 1,

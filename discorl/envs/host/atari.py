@@ -62,7 +62,6 @@ def make(
     integer("max_frames", max_frames, least=4, owner="atari")
 
     def create(count: int, render: bool) -> AtariVectorEnv:
-        del render  # pictures are made of observations
         return AtariVectorEnv(
             _roms()[item],
             count,

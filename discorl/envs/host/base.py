@@ -128,7 +128,6 @@ class HostEnvironment(abc.ABC):
 
         Means are over finished episodes; a metric that no episode reported is missing.
         """
-        del means
         return {}
 
     def reference(self) -> Reference | None:

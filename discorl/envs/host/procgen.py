@@ -117,7 +117,6 @@ class _Procgen(HostEnvironment):
         return jax.ShapeDtypeStruct((_SIZE, _SIZE, 3), np.uint8)
 
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
-        del render  # pictures are made of observations
         pool = self.envpool.make(
             f"{self.game.capitalize()}{self.mode.capitalize()}-v0",
             env_type="gymnasium",

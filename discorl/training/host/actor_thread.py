@@ -16,7 +16,7 @@ class ActorThread:
     """Runs an actor in its own thread."""
 
     def __init__(self, actor: HostActor, params: Params) -> None:
-        """Starts the environments of an actor; `wait` returns None when they have started."""
+        """Starts the environments of an actor; see `wait_for_start`."""
         self.actor = actor
         self._failure: BaseException | None = None
         self._requests: queue.SimpleQueue[tuple[Params, Array] | None] = queue.SimpleQueue()
@@ -30,12 +30,21 @@ class ActorThread:
         """Requests a rollout."""
         self._requests.put((params, key))
 
-    def wait(self) -> Rollout | None:
-        """Waits for the next result.
+    def wait_for_start(self) -> None:
+        """Waits until the environments have started; see `wait`."""
+        self._next()
+
+    def wait(self) -> Rollout:
+        """Waits for the rollout that was requested.
 
         Raises:
             EnvironmentFailure: an environment failed or hangs; every later call raises it, too.
         """
+        rollout = self._next()
+        assert rollout is not None, "what follows the start is a rollout"
+        return rollout
+
+    def _next(self) -> Rollout | None:
         while self._failure is None:
             try:
                 result = self._results.get(timeout=_POLL_SECONDS)

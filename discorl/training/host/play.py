@@ -1,5 +1,6 @@
 """Playing and filming agents in host environments."""
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 
@@ -44,25 +45,20 @@ def play(
     quota = np.full(count, episodes // count) + (np.arange(count) < episodes % count)
     seed_key, key = jax.random.split(key)
     actor = _actor(agent, seed_key, greedy, count=count, length=ROLLOUT, render=False)
-    thread = ActorThread(actor, params)
     finished: list[list[Episode]] = [[] for _ in range(count)]
     stopped: dict[int, Episode] = {}  # as they were then; their environments count no further
-    try:
-        thread.wait()
+    with contextlib.closing(ActorThread(actor, params)) as thread:
+        thread.wait_for_start()
         rollouts = 0
         while any(len(finished[i]) < quota[i] and i not in stopped for i in range(count)):
             thread.ask(params, jax.random.fold_in(key, rollouts))
-            rollout = thread.wait()
-            assert rollout is not None
-            for episode in rollout.episodes:
+            for episode in thread.wait().episodes:
                 if episode.index not in stopped:
                     finished[episode.index].append(episode)
-            for episode in thread.actor.running_episodes():
+            for episode in actor.running_episodes():
                 if episode.length >= max_steps:
                     stopped.setdefault(episode.index, episode)
             rollouts += 1
-    finally:
-        thread.close()
     counted, ended = [], []
     for i in range(count):
         played = finished[i][: quota[i]]
@@ -95,22 +91,16 @@ def film(
     seed_key, key = jax.random.split(key)
     # Frame by frame: a step at a time.
     actor = _actor(agent, seed_key, greedy, count=1, length=1, render=True)
-    thread = ActorThread(actor, params)
     frames: list[np.ndarray] = []
-    try:
-        thread.wait()
+    with contextlib.closing(ActorThread(actor, params)) as thread:
+        thread.wait_for_start()
         while len(frames) < max_frames:
-            frame = thread.actor.render()
+            frame = actor.render()
             if frame is None:
                 return []
             frames.append(np.array(frame))
             thread.ask(params, jax.random.fold_in(key, len(frames)))
-            rollout = thread.wait()
-            assert rollout is not None
-            if rollout.episodes:
-                end = thread.actor.render_end()
-                frames += [] if end is None else [np.array(end)]
-                break
-    finally:
-        thread.close()
+            if thread.wait().episodes:
+                end = actor.render_end()
+                return frames if end is None else [*frames, np.array(end)]
     return frames

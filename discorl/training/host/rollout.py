@@ -5,11 +5,12 @@ rollout, where it takes a few operations on whole arrays instead of many small o
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from discorl.envs.host.base import NO_METRICS, HostStep, not_finite
+from discorl.runs.metrics import LENGTH, RETURN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +21,19 @@ class Episode:
     total: float  # undiscounted return
     length: int
     metrics: Mapping[str, float]  # those in `HostEnvironment.episode_metrics` that were reported
+
+
+def mean_or_nan(values: Sequence[float]) -> float:
+    """The mean; NaN if there are no values."""
+    return float(np.mean(values)) if values else float("nan")
+
+
+def mean_episode(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Mean return and length of episodes, as metrics; NaN if there are none."""
+    return {
+        RETURN: mean_or_nan([episode.total for episode in episodes]),
+        LENGTH: mean_or_nan([episode.length for episode in episodes]),
+    }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,13 +15,13 @@ import numpy as np
 from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner
 from discorl.envs.host.base import EnvironmentFailure, HostEnvironment
-from discorl.runs.metrics import EPISODE, EPISODES, LENGTH, RETURN, STEP
+from discorl.runs.metrics import EPISODE, EPISODES, STEP
 from discorl.training.config import TrainConfig
 from discorl.training.host import play
 from discorl.training.host.acting import Rollout
 from discorl.training.host.actor_thread import ActorThread
 from discorl.training.host.agent import HostAgent, acting_key
-from discorl.training.host.rollout import Episode
+from discorl.training.host.rollout import Episode, mean_episode, mean_or_nan
 from discorl.training.state import TrainState
 from discorl.training.trainer import Episodes, Trainer
 from discorl.types import Key, Params
@@ -72,7 +72,7 @@ class HostTrainer(Trainer):
         arguments = (state.replay, like, state.learner, state.key, self.eta)
         try:
             self._compiled_learn = self._learn.lower(*arguments).compile()
-            self._actor.wait()  # until the environments have started
+            self._actor.wait_for_start()
         except BaseException:
             self.close()
             raise
@@ -120,7 +120,6 @@ class HostTrainer(Trainer):
             self._ask(params)
         assert self._actor is not None
         rollout = self._actor.wait()
-        assert rollout is not None
         self._made += 1
         self._asked = False
         if self._made < self.config.updates:
@@ -135,15 +134,7 @@ class HostTrainer(Trainer):
     def _summary(self, episodes: list[Episode]) -> dict[str, float]:
         """Metrics of the finished episodes; NaN if there are none."""
         means = {
-            EPISODE + name: _mean([e.metrics[name] for e in episodes if name in e.metrics])
+            EPISODE + name: mean_or_nan([e.metrics[name] for e in episodes if name in e.metrics])
             for name in self.environment.episode_metrics
         }
-        return means | {
-            EPISODES: len(episodes),
-            RETURN: _mean([episode.total for episode in episodes]),
-            LENGTH: _mean([episode.length for episode in episodes]),
-        }
-
-
-def _mean(values: list[float]) -> float:
-    return float(np.mean(values)) if values else float("nan")
+        return means | {EPISODES: len(episodes)} | mean_episode(episodes)
