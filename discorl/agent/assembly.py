@@ -68,16 +68,8 @@ def make_learner(
 def _make_network(config: NetworkConfig, outputs: OutputSpec, observation: PyTree) -> Network:
     if config.network_factory is not None:
         return _make_own_network(config.network_factory, outputs, observation)
-    return standard(
-        outputs,
-        observation,
-        torso=config.torso,
-        hidden=config.hidden,
-        filters=config.filters,
-        action_lstm=config.action_lstm,
-        action_hidden=config.action_hidden,
-        lstm=config.lstm,
-    )
+    sizes = {name: x for name, x in vars(config).items() if name != "network_factory"}
+    return standard(outputs, observation, **sizes)
 
 
 def _make_own_network(text: str, outputs: OutputSpec, observation: PyTree) -> Network:

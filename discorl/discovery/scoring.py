@@ -67,7 +67,11 @@ class Scoring:
             shape = environment.family if isinstance(environment, Member) else env
             kind = (shape, agent)
             if kind not in programs:
-                programs[kind] = _make_scoring(agent, environment, rule)
+                programs[kind] = (
+                    HostScoring(agent, environment, rule)
+                    if isinstance(environment, HostEnvironment)
+                    else CompiledScoring(agent, environment, rule)
+                )
             self._environments[name] = environment
             self._programs[name] = programs[kind]
 
@@ -92,32 +96,24 @@ class Scoring:
         }
 
 
-def _make_scoring(
-    agent: AgentConfig, environment: Environment | HostEnvironment, rule: Rule
-) -> "CompiledScoring | HostScoring":
-    if isinstance(environment, HostEnvironment):
-        return HostScoring(agent, environment, rule)
-    return CompiledScoring(agent, environment, rule)
-
-
 class CompiledScoring:
     """Training from scratch in one shape of environment, compiled once."""
 
     def __init__(self, agent: AgentConfig, environment: Environment, rule: Rule) -> None:
-        assemble = (
-            environment.family.environment
-            if isinstance(environment, Member)
-            else (lambda task: environment)
-        )
         learner = make_learner(agent, rule, environment.num_actions, environment.observation)
 
+        def compiled(task: PyTree) -> CompiledAgent:
+            if isinstance(environment, Member):
+                return CompiledAgent(agent, environment.family.environment(task), learner)
+            return CompiledAgent(agent, environment, learner)
+
         def begin(task: PyTree, key: Key, lifetime: Array) -> TrainState:
-            return CompiledAgent(agent, assemble(task), learner).init(key, lifetime)
+            return compiled(task).init(key, lifetime)
 
         def go_on(
             task: PyTree, state: TrainState, eta: Params, count: Array
         ) -> tuple[TrainState, Metrics]:
-            return CompiledAgent(agent, assemble(task), learner).run(state, eta, count)
+            return compiled(task).run(state, eta, count)
 
         self._begin = jax.jit(jax.vmap(begin, in_axes=(None, 0, None)))
         self._go_on = jax.jit(jax.vmap(go_on, in_axes=(None, 0, None, None)), donate_argnums=1)

@@ -2,36 +2,25 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
-from discorl.networks.base import Network, Parts
-from discorl.types import Key, Outputs, Params, PyTree
+from discorl.networks.base import Network
+from discorl.types import PyTree
 
 
 def prepared(network: Network, prepare: Callable[[PyTree], PyTree]) -> Network:
     """The network applied to `prepare(observations)`, [N, ...]; `prepare` is a pure function."""
 
-    def init(key: Key, observation: PyTree) -> Params:
-        return network.init(key, prepare(observation))
+    def of_prepared(function: Callable[[Any, PyTree], Any]) -> Callable[[Any, PyTree], Any]:
+        return lambda first, observation: function(first, prepare(observation))
 
+    init = of_prepared(network.init)
     if network.recurrence is not None:
-        encode = network.recurrence.encode
-
-        def encode_prepared(params: Params, observation: PyTree) -> PyTree:
-            return encode(params, prepare(observation))
-
         # The rest of the network reads what its recurrence makes of observations.
-        seeing = dataclasses.replace(network.recurrence, encode=encode_prepared)
-        return dataclasses.replace(network, init=init, recurrence=seeing)
-
-    def apply(params: Params, observation: PyTree) -> Outputs:
-        return network.apply(params, prepare(observation))
-
+        encode = of_prepared(network.recurrence.encode)
+        recurrence = dataclasses.replace(network.recurrence, encode=encode)
+        return dataclasses.replace(network, init=init, recurrence=recurrence)
     parts = network.parts
-    if parts is None:
-        return Network(init, apply)
-    observe = parts.observe
-
-    def observe_prepared(params: Params, observation: PyTree) -> tuple[Outputs, PyTree]:
-        return observe(params, prepare(observation))
-
-    return Network(init, apply, Parts(observe_prepared, parts.all_actions, parts.taken_actions))
+    if parts is not None:
+        parts = dataclasses.replace(parts, observe=of_prepared(parts.observe))
+    return Network(init, of_prepared(network.apply), parts)

@@ -69,7 +69,7 @@ def make_trainer(
     eta = jax.tree.map(jnp.asarray, eta)
     if not isinstance(environment, HostEnvironment):
         learner = make_learner(agent, built, *shapes, network=network)
-        return CompiledTrainer(config, agent, environment, learner, eta, programs)
+        return CompiledTrainer(config, environment, learner, eta, programs)
     if agent.data_parallel > 1:
         raise UserError(
             f"data_parallel is {agent.data_parallel}; expected 1: {config.env} runs on the host, "
@@ -81,7 +81,7 @@ def make_trainer(
             "trains one agent; start one run for each seed"
         )
     learner = make_learner(agent, built, *shapes, network=network, prepare=environment.prepare)
-    return HostTrainer(config, agent, environment, learner, eta)
+    return HostTrainer(config, environment, learner, eta)
 
 
 def _reward_scale(
@@ -196,12 +196,7 @@ def load_trainer(
             )
     config = config_of(run, TrainConfig, settings)
     kept = run.path / RULE_FILE
-    rule_file = kept if kept.exists() else None
+    file = kept if kept.exists() else None
     return make_trainer(
-        config,
-        environment,
-        network=network,
-        rule=rule,
-        rule_file=rule_file,
-        programs=programs,
+        config, environment, network=network, rule=rule, rule_file=file, programs=programs
     )

@@ -25,10 +25,8 @@ def check(path: Path, name: str = "film", endings: Sequence[str] = ENDINGS) -> P
         raise UserError(f"{name} is {path}; expected a file ending in {' or '.join(endings)}")
     if path.suffix.lower() == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:
         raise UserError(f'{name} is {path}; MP4 needs `pip install "discorl[mp4]"`')
-    absent = contextlib.suppress(
-        FileNotFoundError, NotADirectoryError
-    )  # which costs the film alone
-    with write_errors_reported(path), absent:
+    absent = FileNotFoundError, NotADirectoryError  # which costs the film alone
+    with write_errors_reported(path), contextlib.suppress(*absent):
         require_regular(path, path.lstat())
     return path
 

@@ -5,11 +5,21 @@ from typing import Any
 
 
 def _paper(
-    *, batch: int, replay_steps: int, replay_fraction: float, unroll: int = 29, **settings: Any
+    *,
+    replay_steps: int,
+    batch: int = 96,
+    replay_fraction: float = 0.9,
+    unroll: int = 29,
+    **settings: Any,
 ) -> dict[str, Any]:
     """A benchmark of the paper, whose tables count replay in steps and unrolls in observations."""
     fresh = batch - round(batch * replay_fraction)
     return {
+        "steps": 50_000_000,
+        "learning_rate": 3e-4,
+        "schedule": "cosine",
+        "weight_decay": 0.1,
+        "frame_stack": 4,
         "num_envs": max(1, fresh),
         "unroll": unroll - 1,
         "batch": batch,
@@ -87,20 +97,10 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     "crafter_small": _small_host(steps=1_000_000),
     "nethack_small": _small_host(steps=2_000_000, hidden=(256, 256), frame_stack=1),
     "procgen_small": _small_host(steps=2_000_000),
-    "atari": _paper(
-        steps=50_000_000,
-        learning_rate=3e-4,
-        schedule="cosine",
-        warmup_steps=5_000_000,
-        weight_decay=0.1,
-        batch=96,
-        replay_steps=1_760_000,
-        replay_fraction=0.95,
-        frame_stack=4,
-    ),
+    "atari": _paper(warmup_steps=5_000_000, replay_steps=1_760_000, replay_fraction=0.95),
     "crafter": _paper(
         steps=20_000_000,
-        learning_rate=3e-4,
+        schedule="constant",
         weight_decay=0.3,
         batch=24,
         replay_steps=400_000,
@@ -108,50 +108,24 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         frame_stack=32,
     ),
     "dmlab": _paper(
-        steps=50_000_000,
         learning_rate=5e-4,
-        schedule="cosine",
         warmup_steps=1_000_000,
         weight_decay=0.01,
         discount=0.99,
-        batch=96,
         replay_steps=220_000,
-        replay_fraction=0.9,
         unroll=100,
+        frame_stack=1,
     ),
     "nethack": _paper(
-        steps=50_000_000,
         learning_rate=1e-4,
-        schedule="cosine",
         warmup_steps=10_000_000,
         weight_decay=0.03,
         max_abs_update=0.3,
-        batch=96,
         replay_steps=1_760_000,
         replay_fraction=0.95,
-        frame_stack=4,
     ),
-    "procgen": _paper(
-        steps=50_000_000,
-        learning_rate=3e-4,
-        schedule="cosine",
-        warmup_steps=1_000_000,
-        weight_decay=0.1,
-        batch=192,
-        replay_steps=880_000,
-        replay_fraction=0.9,
-        frame_stack=4,
-    ),
-    "sokoban": _paper(
-        steps=50_000_000,
-        learning_rate=3e-4,
-        schedule="cosine",
-        weight_decay=0.1,
-        batch=96,
-        replay_steps=880_000,
-        replay_fraction=0.9,
-        frame_stack=4,
-    ),
+    "procgen": _paper(warmup_steps=1_000_000, batch=192, replay_steps=880_000),
+    "sokoban": _paper(replay_steps=880_000),
 }
 
 

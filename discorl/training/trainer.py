@@ -42,11 +42,12 @@ class Trainer(abc.ABC):
         ```
     """
 
-    config: TrainConfig
     environment: Environment | HostEnvironment
-    learner: Learner
-    eta: Params  # parameters of the rule
     max_steps: int  # after which an episode that is played is stopped, unless told otherwise
+
+    def __init__(self, config: TrainConfig, learner: Learner, eta: Params) -> None:
+        """Binds settings, a learner, and parameters of its rule."""
+        self.config, self.learner, self.eta = config, learner, eta
 
     @abc.abstractmethod
     def init(self) -> TrainState:
@@ -78,6 +79,7 @@ class Trainer(abc.ABC):
             EnvironmentFailure: no update could be made; the state is still valid.
         """
 
+    @abc.abstractmethod
     def play(
         self,
         params: Params,
@@ -96,13 +98,6 @@ class Trainer(abc.ABC):
             greedy: take the most likely action instead of a sample.
             max_steps: after which an episode is stopped; by default the trainer's `max_steps`.
         """
-        return self._play(params, key, episodes, greedy, max_steps or self.max_steps)
-
-    @abc.abstractmethod
-    def _play(
-        self, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
-    ) -> Episodes:
-        """See `play`."""
 
     @abc.abstractmethod
     def film(

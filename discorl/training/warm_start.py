@@ -28,11 +28,9 @@ def start_from(trainer: Trainer, path: str | os.PathLike[str]) -> TrainState:
                 f"seeds is {wanted}, and {path} has {seeds} agents to start from; expected "
                 f"seeds={seeds}, or a run with a single agent"
             )
-        like = (
-            trainer.params_by_seed(state.learner.params)[0]
-            if seeds == 1
-            else (state.learner.params)
-        )
+        like = state.learner.params
+        if seeds == 1:
+            like = trainer.params_by_seed(like)[0]
         try:
             restored = run.restore(like, PARAMS)
         except UserError as error:

@@ -105,21 +105,13 @@ class Fields:
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self._config, name, value)
 
-    def integer(self, *names: str, least: float = -math.inf, most: float = math.inf) -> None:
-        """See `integer`; of a `Range`, both ends have to fit."""
+    def integer(self, *names: str, **bounds: float) -> None:
+        """See `integer`, also for the bounds; of a `Range`, both ends have to fit."""
         for name in names:
-            self._set(name, self._check(integer, name, least=least, most=most))
+            self._set(name, self._check(integer, name, **bounds))
 
-    def number(
-        self,
-        *names: str,
-        least: float = -math.inf,
-        most: float = math.inf,
-        above: float = -math.inf,
-        below: float = math.inf,
-    ) -> None:
-        """See `number`; of a `Range`, both ends have to fit."""
-        bounds = {"least": least, "most": most, "above": above, "below": below}
+    def number(self, *names: str, **bounds: float) -> None:
+        """See `number`, likewise."""
         for name in names:
             self._set(name, self._check(number, name, **bounds))
 

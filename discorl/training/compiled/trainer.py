@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner
 from discorl.agent.optimiser import with_learning_rate
 from discorl.envs import Environment
@@ -51,15 +50,14 @@ class CompiledTrainer(Trainer):
     def __init__(
         self,
         config: TrainConfig,
-        agent: AgentConfig,
         environment: Environment,
         learner: Learner,
         eta: Params,
         programs: ProgramCache | None = None,
     ) -> None:
-        """Binds."""
-        self.config, self.environment, self.learner, self.eta = config, environment, learner, eta
-        self.agent = CompiledAgent(agent, environment, learner)
+        super().__init__(config, learner, eta)
+        self.environment = environment
+        self.agent = CompiledAgent(config.agent, environment, learner)
         self._programs = programs or ProgramCache()
         self._run: Callable | None = None
 
@@ -96,9 +94,16 @@ class CompiledTrainer(Trainer):
             # The state was donated, so there is nothing left to save.
             raise UserError(f"{self.config.env} cannot go on: {runtime_reason(error)}") from error
 
-    def _play(
-        self, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
+    def play(
+        self,
+        params: Params,
+        key: Key,
+        *,
+        episodes: int,
+        greedy: bool = False,
+        max_steps: int | None = None,
     ) -> Episodes:
+        max_steps = max_steps or self.max_steps
         one = self._programs.get(
             ("play", self._key(), episodes, greedy, max_steps),
             lambda: play.make_play(self.agent, episodes, greedy, max_steps),

@@ -143,19 +143,15 @@ class HostActor:
         """The unfinished episodes; call it between two rollouts."""
         return self._running.as_list()
 
-    def render(self) -> np.ndarray | None:
-        """A frame of the first environment."""
+    def render(self, *, end: bool = False) -> np.ndarray | None:
+        """A frame of the first environment, or of the end of its latest episode, if there is one.
+
+        See `HostVector.render` and `HostVector.render_end`.
+        """
         if self._vector is None:
             return None
         with self._failures_located():  # such as a missing package to draw with
-            return self._vector.render()
-
-    def render_end(self) -> np.ndarray | None:
-        """A picture of the end of the first environment's latest episode, if there is one."""
-        if self._vector is None:
-            return None
-        with self._failures_located():
-            return self._vector.render_end()
+            return self._vector.render_end() if end else self._vector.render()
 
     def close(self) -> None:
         """Closes the environments."""

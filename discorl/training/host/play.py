@@ -101,6 +101,6 @@ def film(
             frames.append(np.array(frame))
             thread.ask(params, jax.random.fold_in(key, len(frames)))
             if thread.wait().episodes:
-                end = actor.render_end()
+                end = actor.render(end=True)
                 return frames if end is None else [*frames, np.array(end)]
     return frames

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from discorl.agent.config import AgentConfig
 from discorl.agent.learner import Learner
 from discorl.envs.host.base import EnvironmentFailure, HostEnvironment
 from discorl.runs.metrics import EPISODE, EPISODES, STEP
@@ -34,16 +33,12 @@ class HostTrainer(Trainer):
     max_steps = 100_000  # games are long: 30 minutes of Atari are 27,000 steps
 
     def __init__(
-        self,
-        config: TrainConfig,
-        agent: AgentConfig,
-        environment: HostEnvironment,
-        learner: Learner,
-        eta: Params,
+        self, config: TrainConfig, environment: HostEnvironment, learner: Learner, eta: Params
     ) -> None:
         """Binds; nothing is compiled or started yet."""
-        self.config, self.environment, self.learner, self.eta = config, environment, learner, eta
-        self.agent = HostAgent(agent, environment, learner)
+        super().__init__(config, learner, eta)
+        self.environment = environment
+        self.agent = HostAgent(config.agent, environment, learner)
         self._root = acting_key(jax.random.key(config.seed))
         # Not the learner, whose parameters the actor may still be reading.
         self._learn = jax.jit(self.agent.learn, donate_argnums=0)
@@ -99,10 +94,17 @@ class HostTrainer(Trainer):
         table = {name: np.array([row[name] for row in fetched]) for name in fetched[0]}
         return state, table, len(rows)
 
-    def _play(
-        self, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
+    def play(
+        self,
+        params: Params,
+        key: Key,
+        *,
+        episodes: int,
+        greedy: bool = False,
+        max_steps: int | None = None,
     ) -> Episodes:
-        return play.play(self.agent, params, key, episodes, greedy, max_steps)
+        most = max_steps or self.max_steps
+        return play.play(self.agent, params, key, episodes, greedy, most)
 
     def film(
         self, params: Params, key: Key, *, greedy: bool = False, max_frames: int
