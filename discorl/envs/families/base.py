@@ -66,7 +66,8 @@ class Family(abc.ABC, Generic[Parameters, State]):
     there are, and how long their episodes can be. A range may be given as a pair or a number.
 
     All methods are pure, work on one task without a batch, and can be traced, vmapped and jitted
-    in their arrays.
+    in their arrays. A family defines `begin`, `transition` and `observe`; one whose observations
+    are no function of the state, for they have noise, defines `reset` and `step` instead.
 
     For exact reference returns, a family also tells its dynamics as a table. A *situation* is all
     that matters about a state besides the number of steps taken; `starts`, `lookahead` and

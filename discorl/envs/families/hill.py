@@ -6,8 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.base import Step
-from discorl.envs.families.base import Family, Sizes, random_index, random_order, with_parity
+from discorl.envs.families.base import (
+    Family,
+    Sizes,
+    random_index,
+    random_number,
+    random_order,
+    with_parity,
+)
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -85,21 +91,19 @@ class Hill(Family[HillParameters, HillState]):
         bottom = with_parity(random_index(bottom_key, third), third, parity + third)
         return HillParameters(
             bottom=third + bottom,
-            power=jax.random.uniform(power_key, (), jnp.float32, *self.power),
-            gravity=jax.random.uniform(gravity_key, (), jnp.float32, *self.gravity),
-            cost=jax.random.uniform(cost_key, (), jnp.float32, *self.cost),
+            power=random_number(power_key, self.power),
+            gravity=random_number(gravity_key, self.gravity),
+            cost=random_number(cost_key, self.cost),
             meanings=random_order(meaning_key, len(_PUSHES)),
         )
 
-    def reset(self, parameters: HillParameters, key: Key) -> tuple[HillState, Array]:
+    def begin(self, parameters: HillParameters, key: Key) -> HillState:
         """Begins at rest at the bottom."""
-        del key
-        state = HillState(parameters.bottom, jnp.int32(0), jnp.int32(0))
-        return state, self._observe(state.position, state.speed)
+        return HillState(parameters.bottom, jnp.int32(0), jnp.int32(0))
 
-    def step(
+    def transition(
         self, parameters: HillParameters, state: HillState, action: Array, key: Key
-    ) -> tuple[HillState, Step]:
+    ) -> tuple[HillState, Array, Array]:
         """Pushes, rolls and moves."""
         pushed, pulled = jax.random.uniform(key, (2,)) < jnp.stack(
             [parameters.power, self._steepness(parameters, state.position)]
@@ -108,12 +112,7 @@ class Hill(Family[HillParameters, HillState]):
             parameters, state.position, state.speed, parameters.meanings[action], pushed, pulled
         )
         state = HillState(position, speed, state.time + 1)
-        return state, Step(
-            observation=self._observe(position, speed),
-            reward=-parameters.cost / self.limit,
-            terminated=position == self.width - 1,
-            truncated=state.time >= self.limit,
-        )
+        return state, -parameters.cost / self.limit, position == self.width - 1
 
     def _steepness(self, parameters: HillParameters, position: Array) -> Array:
         """Probability that the slope changes the speed."""
@@ -136,8 +135,8 @@ class Hill(Family[HillParameters, HillState]):
         position = jnp.clip(position + speed, 0, self.width - 1)
         return position, jnp.where(position == 0, jnp.maximum(speed, 0), speed)
 
-    def _observe(self, position: Array, speed: Array) -> Array:
-        shares = (2 * position / (self.width - 1) - 1, speed / self.top_speed)
+    def observe(self, parameters: HillParameters, state: HillState) -> Array:
+        shares = (2 * state.position / (self.width - 1) - 1, state.speed / self.top_speed)
         return jnp.stack(shares, axis=-1).astype(jnp.float32)
 
     def starts(self, parameters: HillParameters) -> Array:
@@ -150,9 +149,8 @@ class Hill(Family[HillParameters, HillState]):
 
     def observations(self, parameters: HillParameters) -> Array | None:
         """[width, speeds, 2]."""
-        del parameters
-        position, speed = self._grid()
-        return self._observe(*jnp.broadcast_arrays(position, speed))
+        position, speed = jnp.broadcast_arrays(*self._grid())
+        return self.observe(parameters, HillState(position, speed, jnp.int32(0)))
 
     def _grid(self) -> tuple[Array, Array]:
         """Positions and speeds of the table: [width, 1] and [1, speeds]."""
@@ -161,7 +159,6 @@ class Hill(Family[HillParameters, HillState]):
 
     def lookahead(self, parameters: HillParameters, time: Array, values: Array) -> Array:
         """Of every position and speed: [width, speeds, A]."""
-        del time
         position, speed = (x[..., None] for x in self._grid())
         steepness = self._steepness(parameters, position)
         ahead = values.at[self.width - 1].set(0.0)
