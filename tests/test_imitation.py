@@ -14,7 +14,7 @@ from discorl.discovery.population import Population
 from discorl.rules import returns
 from discorl.rules.files import weights
 from discorl.rules.regularisers import LEAST, TEMPER, improved_policy
-from discorl.types import Trajectory, UserError
+from discorl.types import Trajectory, UserError, settings
 
 
 def softmax(x):
@@ -89,18 +89,31 @@ def test_towards_the_improved_policy_the_gradient_is_that_of_muesli():
     np.testing.assert_allclose(np.asarray(gradient)[inside], muesli[inside], atol=1e-12)
 
 
+def imitated():
+    fields = {field.name: getattr(RULE, field.name) for field in dataclasses.fields(RULE)}
+    return imitation.Imitated(**fields)
+
+
+def test_imitators_say_what_a_population_asks_for():
+    agents = imitation.Imitators(CONFIG.groups()[0], CONFIG, imitated())
+    state = jax.eval_shape(agents.begin, jax.random.key(0), jnp.int32(0))
+    _, after, metrics = jax.eval_shape(agents.meta_step, ETA, state)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    life = {f"life/{name}" for name in ("steps", "budget", "number", "finite")}
+    assert life | {"rule/imitation"} <= metrics.keys()
+
+
 @pytest.mark.long
 def test_a_meta_network_comes_to_imitate():
-    config = dataclasses.replace(
+    config = settings.replace(
         CONFIG, meta_learning_rate=0.02, lifetimes=(10**6,), learning_rate=0.05
     )
-    fields = {field.name: getattr(RULE, field.name) for field in dataclasses.fields(RULE)}
-    population = Population(config, imitation.Imitated(**fields), agents=imitation.Imitators)
+    population = Population(config, imitated(), agents=imitation.Imitators)
     state = population.init(ETA, jax.random.key(0))
     distances, entropies = [], []
     for _ in range(150):
         state, _, by_agent = population.meta_step(state)
-        distances.append(by_agent["imitation"].mean())
+        distances.append(by_agent["rule/imitation"].mean())
         entropies.append(by_agent["policy/entropy"].mean())
     assert entropies[-1] < 0.9 * entropies[0], "agents should learn by the target made by hand"
     assert np.mean(distances[-20:]) < 0.3 * max(distances)
@@ -108,8 +121,8 @@ def test_a_meta_network_comes_to_imitate():
 
 @pytest.mark.long
 def test_discovery_starts_from_an_imitation_and_resumes_from_it(tmp_path, monkeypatch):
-    settings = TINY | {"start": "muesli", "imitation_steps": 3, "meta_steps": 2}
-    discorl.discover(**settings, out=tmp_path / "run")
+    given = TINY | {"start": "muesli", "imitation_steps": 3, "meta_steps": 2}
+    discorl.discover(**given, out=tmp_path / "run")
     start = weights.load(tmp_path / "run" / "start.npz")
     assert start.metadata == {"bins": 5, "without": "none"}
     assert not np.array_equal(start.eta["pi_hat"]["w"], ETA["pi_hat"]["w"])

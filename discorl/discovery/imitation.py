@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl.agent import frames
-from discorl.discovery.agents import Agents, AgentState, is_finite
+from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.population import Population
 from discorl.rules import Disco, returns
@@ -63,17 +63,9 @@ class Imitators(Agents):
             return metrics["rule/imitation"], (learner, metrics)
 
         gradient, (learner, metrics) = jax.grad(distance, has_aux=True)(eta)
-        training = dataclasses.replace(training, learner=learner)
-        life = {
-            "life/budget": state.budget,
-            "life/number": state.lives,
-            "life/finite": is_finite(learner),
-        }
-        return (
-            gradient,
-            dataclasses.replace(state, training=training),
-            metrics | episodes | life,
-        )
+        new = dataclasses.replace(state, training=dataclasses.replace(training, learner=learner))
+        steps = {"life/steps": training.steps}
+        return gradient, new, metrics | episodes | steps | new.status()
 
 
 def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Params:
@@ -103,5 +95,5 @@ def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Param
                     "stopped during the imitation; a run that is resumed begins it anew"
                 )
             state, _, by_agent = population.meta_step(state)
-            progress.update(step + 1, {"distance": float(jnp.mean(by_agent["imitation"]))})
+            progress.update(step + 1, {"distance": float(jnp.mean(by_agent["rule/imitation"]))})
     return state.eta_ema
