@@ -149,7 +149,6 @@ class HostAgents:
     # --- the group --------------------------------------------------------------------------------
 
     def init(self, keys: Key) -> HostStates:
-        """Agents at the beginning of their first lives, one for each key."""
         return tuple(self._begin(key, jnp.int32(0)) for key in keys)
 
     def restart(self, state: HostStates, i: int, first: int = 0) -> HostStates:
@@ -160,7 +159,6 @@ class HostAgents:
         return (*state[:i], fresh, *state[i + 1 :])
 
     def close(self) -> None:
-        """Ends all environments."""
         while self._actors:
             self._actors.popitem()[1].close()
 

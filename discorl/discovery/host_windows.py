@@ -22,7 +22,6 @@ class Actors:
     validation: ActorThread
 
     def close(self) -> None:
-        """Ends the environments."""
         self.training.close()
         self.validation.close()
 

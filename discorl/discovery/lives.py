@@ -70,12 +70,10 @@ class LoneTask:
 
     @property
     def num_actions(self) -> int:
-        """Number of actions, A."""
         return self.alone.num_actions
 
     @property
     def observation(self) -> PyTree:
-        """Shapes and dtypes of an observation."""
         return self.alone.observation
 
     def sample(self, key: Key, split: Split) -> Array:
@@ -83,7 +81,6 @@ class LoneTask:
         return jnp.zeros(())
 
     def environment(self, parameters: Array) -> Environment:
-        """The environment."""
         return self.alone
 
     def reference(self, parameters: Array) -> Reference:

@@ -140,26 +140,19 @@ def discover(
     return result
 
 
+@dataclasses.dataclass
 class _Loop:
     """Makes meta-steps until the run is done."""
 
-    def __init__(
-        self,
-        config: DiscoverConfig,
-        method: Method,
-        scoring: Scoring,
-        rule: Rule,
-        eta: Params,
-        run: Run | None,
-        log: Log,  # takes rows of a table
-    ) -> None:
-        self._config = config
-        self._method = method
-        self._scoring = scoring
-        self._rule = rule
-        self._eta = eta
-        self._run = run
-        self._log_rows = log
+    _config: DiscoverConfig
+    _method: Method
+    _scoring: Scoring
+    _rule: Rule
+    _eta: Params
+    _run: Run | None
+    _log_rows: Log  # takes rows of a table
+
+    def __post_init__(self) -> None:
         self._metrics, self._evaluations = History(), History()
         self._evaluated = -1  # the meta-step of the newest evaluation
         self._seconds = 0.0  # of meta-steps and evaluations, in all stretches of the run

@@ -73,7 +73,6 @@ class Suite:
         return importlib.import_module(f"discorl.envs.{self.kind}.{self.name}")
 
     def names(self) -> list[str]:
-        """The items of the suite."""
         return list(self.adapter().names())
 
     def has(self, item: str) -> bool:

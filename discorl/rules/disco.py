@@ -328,5 +328,4 @@ class Disco(Rule):
         }
 
     def stored_params(self, archive: npz.Archive) -> Params:
-        """See `Rule.stored_params`."""
         return weights.checked(archive.arrays)

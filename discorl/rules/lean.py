@@ -124,11 +124,9 @@ class Lean(Rule):
         }
 
     def init_state(self, lifetime: Array) -> LeanState:
-        """No moments, no updates."""
         return LeanState(returns.init_moments(), jnp.zeros((), jnp.int32), lifetime)
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
-        """Values as they are."""
         return returns.unsquash(output) if name == "q" else output
 
     def step_size(self, eta: Params, state: LeanState) -> Array:

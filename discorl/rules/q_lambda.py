@@ -55,7 +55,6 @@ class QLambda(Rule):
         return masks.mask_logits(logits, None if legal is None else legal > 0)
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array:
-        """Values as they are."""
         return returns.unsquash(output)
 
     def targets(

@@ -154,26 +154,21 @@ def train(
     return result
 
 
+@dataclasses.dataclass
 class _Loop:
     """Calls the compiled program until the run is done; logs, saves and handles Ctrl-C."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        run: Run | None,
-        template: TrainState,  # shapes and dtypes of a state
-        log: Log,  # takes rows of metrics
-        first: TrainState | None,  # the state to begin with, if not a fresh one
-    ) -> None:
-        self._trainer = trainer
-        self._config = trainer.config
-        self._run = run
-        self._template = template
-        self._log_rows = log
-        self._first = first
-        self._reference = references.of(trainer.environment)  # now, while nothing can be lost
-        self._history = History(trainer.config.seeds)
-        self._evaluations = History(trainer.config.seeds)
+    _trainer: Trainer
+    _run: Run | None
+    _template: TrainState  # shapes and dtypes of a state
+    _log_rows: Log  # takes rows of metrics
+    _first: TrainState | None  # the state to begin with, if not a fresh one
+
+    def __post_init__(self) -> None:
+        self._config = config = self._trainer.config
+        # Now, while nothing can be lost.
+        self._reference = references.of(self._trainer.environment)
+        self._history, self._evaluations = History(config.seeds), History(config.seeds)
         self._best: Best | None = None
         self._lost: set[float] = set()  # seeds whose loss is not a finite number
         self._seconds = 0.0

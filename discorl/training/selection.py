@@ -69,7 +69,6 @@ class Checkpoint(TrainState):
 
     @classmethod
     def of(cls, state: TrainState, best: Best | None) -> Self:
-        """Both together."""
         return cls(**_fields(state), best=best)
 
     @property

@@ -118,7 +118,6 @@ class Plugin:
     entry: metadata.EntryPoint
 
     def load(self) -> Any:
-        """Imports it."""
         try:
             return self.entry.load()
         except ANYTHING as error:

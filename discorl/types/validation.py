@@ -116,13 +116,11 @@ class Fields:
             self._set(name, self._check(number, name, **bounds))
 
     def integers(self, *names: str, least: float = -math.inf, empty: bool = True) -> None:
-        """See `integers`."""
         for name in names:
             value = getattr(self._config, name)
             self._set(name, integers(name, value, least=least, empty=empty, owner=self._owner))
 
     def choice(self, name: str, choices: Sequence[str]) -> None:
-        """See `choice`."""
         choice(name, getattr(self._config, name), choices, self._owner)
 
     def truth(self, *names: str) -> None:

@@ -5,8 +5,14 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.base import Step
-from discorl.envs.families.base import Family, Sizes, random_index, random_order, with_parity
+from discorl.envs.families.base import (
+    Family,
+    Sizes,
+    random_index,
+    random_number,
+    random_order,
+    with_parity,
+)
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -91,14 +97,14 @@ class Offers(Family[OffersParameters, OffersState]):
         )
         extra = random_index(ticket_key, self.tickets, (self.kinds,))
         first = with_parity(extra[0], self.tickets, parity + self.kinds + extra[1:].sum())
-        best = jax.random.uniform(best_key, (), jnp.float32, *self.best)
-        others = jax.random.uniform(other_key, (self.kinds,), jnp.float32, *self.others)
+        best = random_number(best_key, self.best)
+        others = random_number(other_key, self.others, (self.kinds,))
         is_best = jnp.arange(self.kinds) == random_index(kind_key, self.kinds)
         return OffersParameters(
             tickets=1 + extra.at[0].set(first),
             worths=best * jnp.where(is_best, 1.0, others),
-            cost=best * jax.random.uniform(cost_key, (), jnp.float32, *self.cost),
-            fee=best * jax.random.uniform(fee_key, (), jnp.float32, *self.fee),
+            cost=best * random_number(cost_key, self.cost),
+            fee=best * random_number(fee_key, self.fee),
             meanings=random_order(meaning_key, 3),
         )
 
@@ -122,28 +128,23 @@ class Offers(Family[OffersParameters, OffersState]):
         bounds = jnp.cumsum(self._chances(parameters)[fame])
         return jnp.sum(jax.random.uniform(key) >= bounds[:-1]).astype(jnp.int32)
 
-    def reset(self, parameters: OffersParameters, key: Key) -> tuple[OffersState, Array]:
+    def begin(self, parameters: OffersParameters, key: Key) -> OffersState:
         """Begins without fame, with a random offer or none."""
         fame = jnp.int32(0)
-        state = OffersState(self._offer(parameters, fame, key), fame, jnp.int32(0))
-        return state, self._observe(state)
+        return OffersState(self._offer(parameters, fame, key), fame, jnp.int32(0))
 
-    def step(
+    def transition(
         self, parameters: OffersParameters, state: OffersState, action: Array, key: Key
-    ) -> tuple[OffersState, Step]:
+    ) -> tuple[OffersState, Array, Array]:
         """Accepts, or pays to see the next offer."""
         meaning = parameters.meanings[action]
         fame = jnp.minimum(state.fame + (meaning == _ADVERTISE), self.levels - 1)
         worth = self._worths(parameters)[state.offer]
         state = OffersState(self._offer(parameters, fame, key), fame, state.time + 1)
-        return state, Step(
-            observation=self._observe(state),
-            reward=jnp.stack([worth, -parameters.cost, -parameters.fee])[meaning],
-            terminated=(meaning == _ACCEPT) | (state.time >= self.limit),
-            truncated=jnp.zeros((), bool),
-        )
+        reward = jnp.stack([worth, -parameters.cost, -parameters.fee])[meaning]
+        return state, reward, (meaning == _ACCEPT) | (state.time >= self.limit)
 
-    def _observe(self, state: OffersState) -> Array:
+    def observe(self, parameters: OffersParameters, state: OffersState) -> Array:
         shares = jnp.stack([state.fame / (self.levels - 1), 1 - state.time / self.limit])
         kind = jax.nn.one_hot(state.offer - 1, self.kinds)
         return jnp.concatenate([kind, shares]).astype(jnp.float32)
@@ -155,7 +156,6 @@ class Offers(Family[OffersParameters, OffersState]):
 
     def lookahead(self, parameters: OffersParameters, time: Array, values: Array) -> Array:
         """Of every offer and fame: [kinds + 1, levels, A]."""
-        del time
         ahead = jnp.sum(self._chances(parameters).T * values, axis=0)  # [levels]
         more = ahead[jnp.minimum(jnp.arange(self.levels) + 1, self.levels - 1)]
         shape = self.sizes.situations

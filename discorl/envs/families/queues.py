@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.base import Step
 from discorl.envs.families.base import Family, Sizes, random_index, random_order, with_parity
 from discorl.types import Array, Key
 from discorl.types.specs import Range
@@ -98,19 +97,18 @@ class Queues(Family[QueuesParameters, QueuesState]):
             meanings=random_order(meaning_key, self.queues),
         )
 
-    def reset(self, parameters: QueuesParameters, key: Key) -> tuple[QueuesState, Array]:
+    def begin(self, parameters: QueuesParameters, key: Key) -> QueuesState:
         """Begins with any numbers of jobs and the server anywhere."""
         server_key, job_key = jax.random.split(key)
-        state = QueuesState(
+        return QueuesState(
             server=random_index(server_key, self.queues),
             jobs=random_index(job_key, parameters.rooms + 1, (self.queues,)),
             time=jnp.int32(0),
         )
-        return state, self._observe(state)
 
-    def step(
+    def transition(
         self, parameters: QueuesParameters, state: QueuesState, action: Array, key: Key
-    ) -> tuple[QueuesState, Step]:
+    ) -> tuple[QueuesState, Array, Array]:
         """Serves or moves; then jobs arrive."""
         service_key, arrival_key = jax.random.split(key)
         queue = parameters.meanings[action]
@@ -120,14 +118,9 @@ class Queues(Family[QueuesParameters, QueuesState]):
         jobs = state.jobs.at[queue].add(-finished.astype(jnp.int32))
         jobs = jnp.minimum(jnp.maximum(jobs, 0) + arrived, parameters.rooms)
         state = QueuesState(queue, jobs, state.time + 1)
-        return state, Step(
-            observation=self._observe(state),
-            reward=-jnp.sum(parameters.costs * jobs),
-            terminated=jnp.zeros((), bool),
-            truncated=state.time >= self.limit,
-        )
+        return state, -jnp.sum(parameters.costs * jobs), jnp.zeros((), bool)
 
-    def _observe(self, state: QueuesState) -> Array:
+    def observe(self, parameters: QueuesParameters, state: QueuesState) -> Array:
         server = jax.nn.one_hot(state.server, self.queues)
         return jnp.concatenate([state.jobs / self.length, server]).astype(jnp.float32)
 
@@ -146,7 +139,6 @@ class Queues(Family[QueuesParameters, QueuesState]):
 
     def lookahead(self, parameters: QueuesParameters, time: Array, values: Array) -> Array:
         """Of every place of the server and numbers of jobs: [*situations, A]."""
-        del time
         jobs = jnp.arange(self.length + 1)
         # From the end of the step back: what waits, what arrives, what is served.
         ahead = values - jnp.sum(self._by_queue(parameters.costs) * self._jobs(), axis=0)

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from discorl.envs.host.base import EnvironmentFailure, HostStep, check_observation
+from discorl.envs.host.base import EnvironmentFailure, check_observation
 from discorl.envs.host.serial import SerialVector
 from discorl.types import PyTree
 
@@ -91,7 +91,6 @@ class Job:
 
     @staticmethod
     def decode(text: bytes) -> "Job":
-        """Reverses `encode`."""
         path, job = pickle.loads(text)
         sys.path[:] = path
         return pickle.loads(job)
@@ -118,21 +117,21 @@ def _end_with(parent: int) -> None:
 
 
 class _Server:
+    _vector: SerialVector  # from `_start` on
+
     def __init__(self, connection: Connection, job: Job, board: Board) -> None:
         self._connection, self._job = connection, job
         mine = slice(job.start, job.start + len(job.seeds))
         self._board = Board(*jax.tree.map(lambda x: x[mine], tuple(vars(board).values())))
-        self._vector: SerialVector | None = None
 
     def serve(self) -> None:
-        """Answers commands."""
         self._answer(self._start)
         commands = {RESET: self._reset, STEP: self._step, RENDER: self._render}
         try:
             while True:
                 self._answer(commands[self._connection.recv_bytes()])
         finally:
-            if self._vector is not None:
+            if hasattr(self, "_vector"):
                 self._vector.close()
 
     def _answer(self, action: Callable[[], dict[str, Any] | None]) -> None:
@@ -151,12 +150,10 @@ class _Server:
         self._vector = SerialVector(make, self._job.seeds, observation=expected, read=read)
 
     def _reset(self) -> None:
-        assert self._vector is not None
         self._show(self._vector.reset())
 
     def _step(self) -> dict[str, Any] | None:
-        assert self._vector is not None
-        step: HostStep = self._vector.step(self._board.action)
+        step = self._vector.step(self._board.action)
         self._show(step.observation)
         for name in ("reward", "terminated", "truncated", "first"):
             getattr(self._board, name)[...] = getattr(step, name)
@@ -164,7 +161,6 @@ class _Server:
         return {"metrics": metrics} if metrics else None
 
     def _render(self) -> dict[str, Any] | None:
-        assert self._vector is not None
         picture = self._vector.render()
         return None if picture is None else {"picture": np.asarray(picture, np.uint8).tolist()}
 
@@ -172,5 +168,4 @@ class _Server:
         seen = check_observation(found, self._job.observation, len(self._job.seeds))
         jax.tree.map(np.copyto, self._board.observation, seen)
         if self._board.action_mask is not None:
-            assert self._vector is not None
             self._board.action_mask[...] = self._vector.action_mask()

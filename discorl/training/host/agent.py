@@ -41,7 +41,6 @@ class HostAgent:
 
     @property
     def programs(self) -> ActingPrograms:
-        """How it acts."""
         return ActingPrograms(
             self.environment,
             self.learner.policy,

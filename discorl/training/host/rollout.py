@@ -70,7 +70,6 @@ class RolloutBuffer:
     """Results of `T` steps of `E` environments."""
 
     def __init__(self, length: int, count: int) -> None:
-        """Allocates."""
         shape = (length, count)
         self._reward = np.empty(shape, np.float32)
         self._terminated, self._truncated, self.first = (np.empty(shape, bool) for _ in range(3))
@@ -78,7 +77,6 @@ class RolloutBuffer:
         self.written = 0  # steps
 
     def add(self, t: int, step: HostStep) -> None:
-        """Stores the results of a step."""
         self._reward[t] = step.reward
         self._terminated[t] = step.terminated
         self._truncated[t] = step.truncated
