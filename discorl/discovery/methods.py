@@ -56,19 +56,26 @@ def make_method(config: DiscoverConfig, rule: Rule, costs: Sequence[float] = ())
     return MetaGradients(config, rule, costs)
 
 
-class MetaGradients(Population, Method):
+class MetaGradients(Method):
     """Meta-gradients of a population of agents, with evolution of some parts if they pair."""
 
     headline = RETURN
 
     def __init__(self, config: DiscoverConfig, rule: Rule, costs: Sequence[float] = ()) -> None:
-        super().__init__(config, rule, costs=costs)
-        counted = enumerate(self.counts)
+        self.population = Population(config, rule, costs=costs)
+        self.host_environments = self.population.host_environments
+        counted = enumerate(self.population.counts)
         self._groups = [group for group, count in counted for _ in range(count)]  # of each agent
         self._names = [group.name for group in config.groups()]
 
+    def init(self, eta: Params, key: Key) -> PopulationState:
+        return self.population.init(eta, key)
+
+    def place(self, state: PopulationState) -> PopulationState:
+        return self.population.place(state)
+
     def step(self, state: PopulationState) -> tuple[PopulationState, Row, list[Row]]:
-        state, whole, by_agent = self.meta_step(state)
+        state, whole, by_agent = self.population.meta_step(state)
         row = _means(by_agent) | {name: float(x) for name, x in sorted(whole.items())}
         row |= self._returns(by_agent[RETURN])
         agents = [
@@ -84,7 +91,10 @@ class MetaGradients(Population, Method):
 
     def costs(self) -> list[float]:
         """Seconds of the last step."""
-        return list(self.seconds)
+        return list(self.population.seconds)
+
+    def close(self) -> None:
+        self.population.close()
 
     def _returns(self, by_agent: np.ndarray) -> Row:
         """Mean return by environment, each of which has a scale of its own."""
