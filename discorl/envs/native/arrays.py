@@ -1,6 +1,7 @@
 """What adapters share: the item of a suite, and dtypes that compiled loops can carry."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ class Adapted(Environment[PyTree]):
     item: str  # its name in the suite
     environment: Any  # the package's
 
-    @property
+    @functools.cached_property  # to trace a reset takes a while
     def observation(self) -> PyTree:
         observation = jax.eval_shape(self.reset, jax.random.key(0))[1]
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), observation)
