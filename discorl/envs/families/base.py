@@ -17,7 +17,7 @@ compiled program runs any member, and `jax.vmap` runs a different member for eve
 import abc
 import dataclasses
 import functools
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +74,8 @@ class Family(abc.ABC, Generic[Parameters, State]):
     `situation` define the table, and `solve` does the rest.
     """
 
+    truncates: ClassVar[bool] = True  # at the horizon; False: all episodes end by themselves
+
     @property
     @abc.abstractmethod
     def sizes(self) -> Sizes:
@@ -127,9 +129,9 @@ class Family(abc.ABC, Generic[Parameters, State]):
     def step(
         self, parameters: Parameters, state: State, action: Array, key: Key
     ) -> tuple[State, Step]:
-        """Takes one action in a member; a task that is not over by the horizon is truncated."""
+        """Takes one action in a member."""
         state, reward, terminated = self.transition(parameters, state, action, key)
-        truncated = (state.time >= self.horizon) & ~terminated
+        truncated = jnp.logical_and(self.truncates, state.time >= self.horizon)
         return state, Step(self.observe(parameters, state), reward, terminated, truncated)
 
     @abc.abstractmethod

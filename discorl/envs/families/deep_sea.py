@@ -58,6 +58,8 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
     slippery: float = 0.5
     slip: Range[float] = Range(0.02, 0.1)
 
+    truncates = False
+
     def __post_init__(self) -> None:
         fields = Fields(self, "deep_sea")
         fields.integer("size", "actions", least=2)

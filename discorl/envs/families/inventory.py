@@ -77,6 +77,8 @@ class Inventory(Family[InventoryParameters, InventoryState]):
     cost: Range[float] = Range(0.3, 0.7)
     holding: Range[float] = Range(0.05, 0.2)
 
+    truncates = False
+
     def __post_init__(self) -> None:
         fields = Fields(self, "inventory")
         fields.integer("capacity", "seasons", least=1)

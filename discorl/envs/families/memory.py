@@ -40,6 +40,8 @@ class Memory(PlaceFamily[MemoryParameters]):
     visible: bool = False
     delay: Range[int] = Range(1, 6)
 
+    truncates = False
+
     def __post_init__(self) -> None:
         fields = Fields(self, "memory")
         fields.integer("cues", least=2)

@@ -79,6 +79,8 @@ class Offers(Family[OffersParameters, OffersState]):
     cost: Range[float] = Range(0.02, 0.06)
     fee: Range[float] = Range(0.05, 0.25)
 
+    truncates = False
+
     def __post_init__(self) -> None:
         fields = Fields(self, "offers")
         fields.integer("kinds", "tickets", "levels", least=2)

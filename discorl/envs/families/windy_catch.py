@@ -61,6 +61,8 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     slip: Range[float] = Range(0.0, 0.3)
     width: Range[int] = Range(1, 3)
 
+    truncates = False
+
     def __post_init__(self) -> None:
         fields = Fields(self, "windy_catch")
         fields.integer("rows", "columns", least=2)
