@@ -13,6 +13,7 @@ from discorl.agent.optimiser import with_learning_rate
 from discorl.envs import Environment
 from discorl.runs import processes
 from discorl.runs.memory import runtime_reason
+from discorl.runs.progress import doing
 from discorl.training import capacity
 from discorl.training.compiled import play
 from discorl.training.compiled.agent import CompiledAgent
@@ -22,6 +23,8 @@ from discorl.training.flops import flops
 from discorl.training.state import TrainState
 from discorl.training.trainer import Episodes, Trainer
 from discorl.types import Key, Params, UserError, settings
+
+COMPILING = "compiling, usually for less than a minute"
 
 
 class ProgramCache:
@@ -64,6 +67,7 @@ class CompiledTrainer(Trainer):
     def init(self) -> TrainState:
         config = self.config
         keys = jax.vmap(jax.random.key)(jnp.arange(config.seed, config.seed + config.seeds))
+        doing(COMPILING)
         init = self._programs.get(("init", self._key()), self._make_init)
         state = init(keys if len(keys) > 1 else keys[0])
         # The program may have been compiled for a run with another learning rate.
@@ -76,7 +80,9 @@ class CompiledTrainer(Trainer):
 
     def start(self, state: TrainState) -> None:
         make = functools.partial(self._make_run, state)
+        doing(COMPILING)
         self._run = self._programs.get(("run", self._key()), make)
+        doing("working")
 
     def run(
         self, state: TrainState, count: int
