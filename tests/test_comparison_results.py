@@ -104,7 +104,7 @@ def test_a_rule_whose_whole_sweep_fails_is_not_run(tmp_path, capsys):
     (content,) = results.final.values()
     reason = "not run: every learning rate failed in the sweep: UserError: batch is 10"
     assert content["message"].startswith(reason)
-    assert "learning rate of ppo: none, for all failed" in lines
+    assert "learning rate of ppo: none, because all failed" in lines
     assert any("final ppo on catch, seeds 0 to 4: failed: not run" in line for line in lines)
     with pytest.raises(SystemExit) as exit:
         cli.main(["compare", "--resume", str(path)])

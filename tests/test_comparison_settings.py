@@ -60,7 +60,7 @@ def test_a_line_more(tmp_path):
     assert config.rules == (*own, RuleEntry("ppo:epochs=2"), RuleEntry("ppo"))
     assert (config.name, config.seeds, config.steps) == ("more", 3, 96)
     assert config.training(config.rules[0], config.environments[0]).agent.network.hidden == (4,)
-    with pytest.raises(UserError, match="'actor_critic' is there twice"):
+    with pytest.raises(UserError, match="'actor_critic' appears twice"):
         configure_comparison(base, more_rules=["actor_critic"])
 
 
@@ -154,7 +154,7 @@ def test_an_optional_rule_stays_where_it_is_found(tmp_path):
     [
         ({"rules": []}, "no rules to compare"),
         ({"rules": ["pp0"]}, "did you mean 'ppo'"),
-        ({"rules": ["ppo", "ppo"]}, "'ppo' is there twice"),
+        ({"rules": ["ppo", "ppo"]}, "'ppo' appears twice"),
         ({"rules": [{"rule": "ppo", "lr": 1}]}, "no setting 'lr'"),
         ({"suite": "laptob"}, "did you mean 'laptop'"),
         ({"suite": "no.toml"}, "no.toml: there is no such file"),

@@ -302,7 +302,7 @@ def test_a_failing_environment_ends_discovery_after_a_checkpoint(
         )
         with pytest.raises(EnvironmentFailure, match=message) as caught:
             discorl.discover(CONFIG, out=tmp_path / "run")
-    assert "saved as of meta-step 1; go on with `--resume" in str(caught.value)
+    assert "saved as of meta-step 1; continue with `--resume" in str(caught.value)
     assert [path.stem for path in (tmp_path / "run/checkpoints").iterdir()] == ["00000001"]
     result = discorl.discover(resume=tmp_path / "run")
     assert "meta-step 1: the environments of" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_a_failing_environment_ends_the_run_after_a_checkpoint(make, message, tm
         discorl.train(**settings, environment=environment, out=tmp_path / "run")
     if make is Hangs:
         Hangs.let_go.set()  # the thread can end
-    assert "saved as of update 2; go on with" in str(caught.value)
+    assert "saved as of update 2; continue with" in str(caught.value)
     assert [path.stem for path in (tmp_path / "run/checkpoints").iterdir()] == ["00000002"]
 
 

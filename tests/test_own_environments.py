@@ -62,7 +62,7 @@ def test_an_environment_of_ones_own_by_name(write):
         ("my_own:unlicensed", "my_own:unlicensed raised OSError: no licence"),
         ("my_own:leaves", "my_own:leaves raised SystemExit: 3"),
         ("my_own.py:small", "there is no module 'my_own.py'"),
-        ("builtins:int", "builtins:int is no function or class written in Python: no signature"),
+        ("builtins:int", "builtins:int is not a function or class written in Python: no signature"),
     ],
 )
 def test_mistakes_are_told(write, name, message):

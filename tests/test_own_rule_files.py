@@ -63,7 +63,7 @@ def rewritten(path, arrays=(), **metadata):
         ({}, {"settings": {"widths": [2, 4, 8]}}, "missing 'net/2'"),
         ({}, {"settings": {"color": 1}}, "its settings are {'color': 1}; expected some of"),
         ({}, {"kind": "nowhere:Mine"}, "kind 'nowhere:Mine', and there is no such module"),
-        ({}, {"kind": "my_rules:small"}, "kind 'my_rules:small', which is no class of rules"),
+        ({}, {"kind": "my_rules:small"}, "kind 'my_rules:small', which is not a class of rules"),
         ({}, {"kind": 3}, "its kind is 3; expected the name of a rule"),
     ],
 )

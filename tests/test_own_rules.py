@@ -212,7 +212,10 @@ def test_suites_of_other_packages(write):
         ("boards:tall", "boards has no item 'tall'; for example boards:narrow"),
         ("boards", "boards needs an item"),
         ("boards:wide,columns=3", "has no parameter 'columns'"),
-        ("half:wide", "'half' of the package theirs is no suite of environments: no_suite has no "),
+        (
+            "half:wide",
+            "'half' of the package theirs is not a suite of environments: no_suite has no ",
+        ),
         ("bords:wide", "did you mean 'boards'?"),
     ):
         with pytest.raises(UserError) as error:

@@ -117,7 +117,7 @@ def test_a_signal_to_one_process_saves_all_and_another_number_of_them_goes_on(
     out = tmp_path / "run"
     first, second = run(out, 2, TOY_SIGNAL=f"1 5 {int(signal.SIGTERM)}")
     assert (first[0], second[0]) == (1, 1), (first, second)
-    assert "stopped; go on with" in first[2]
+    assert "stopped; continue with" in first[2]
     assert second[1:] == ("", ""), "process 0 speaks for all"
     names = sorted(file.name for file in (out / "checkpoints").iterdir())
     assert names[-2:] == ["00000005.npz", "00000005.part-1.npz"]

@@ -230,5 +230,5 @@ def test_a_stopwatch_hears_jax_compile():
 def test_a_count_that_is_none_is_named(tmp_path, column, cell):
     row = {"update": "1", "seed": "0"} | {column: cell}
     (tmp_path / "t.csv").write_text(f"update,seed\n{row['update']},{row['seed']}\n")
-    with pytest.raises(UserError, match=r"t\.csv, line 2: .* is no whole number"):
+    with pytest.raises(UserError, match=r"t\.csv, line 2: .* is not a 64-bit integer"):
         MetricsFile(tmp_path / "t.csv").columns()

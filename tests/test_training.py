@@ -197,7 +197,7 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 1, errors
-    assert f"stopped; go on with: discorl train --resume {run}" in output
+    assert f"stopped; continue with: discorl train --resume {run}" in output
     assert "Traceback" not in errors
     killed = 0
     for attempt in itertools.count():

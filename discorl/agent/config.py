@@ -115,12 +115,12 @@ class AgentConfig:
     """Discount of rewards."""
     reward_scale: float | None = None
     """Factor on rewards for learning; reported returns are not scaled. By default 1 in discovery,
-    and in training what the rule asks for: 1, but for Disco103 (`Rule.reward_scale`)."""
+    and in training what the rule asks for, which is 1 except for Disco103 (`Rule.reward_scale`)."""
     frame_stack: int = 1
     """Latest frames that the network sees at once; a trajectory stores each frame once."""
     data_parallel: int = 1
     """Parts that environments, replay and batch are split into, which devices share. Results depend
-    on this number, for each part samples from its own replay, and hardly on the devices."""
+    on this number, because each part has its own replay, and hardly on the devices."""
 
     other_names: ClassVar[Mapping[str, str]] = {
         "batch_size": "batch",

@@ -136,7 +136,7 @@ def _text(results: Results, written: Path) -> str:
     lines += [f"{rule}: {why}" for rule, why in untuned.items()]
     lines.append(f"report: {written}")
     if not results.finished:
-        lines.append(f"stopped; go on with: discorl compare --resume {results.path}")
+        lines.append(f"stopped; continue with: discorl compare --resume {results.path}")
     return "\n".join(lines)
 
 

@@ -98,7 +98,7 @@ def _text(result: DiscoverResult) -> str:
     if result.finished:
         lines.append(f"next: discorl train --rule {data['best'] or data['rule']}")
     else:
-        lines.append(f"stopped; go on with: discorl discover --resume {result.path}")
+        lines.append(f"stopped; continue with: discorl discover --resume {result.path}")
     return "\n".join(lines)
 
 

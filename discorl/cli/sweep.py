@@ -112,7 +112,7 @@ def _result(results: Results) -> Result:
         lines.append(f"{len(results.failures)} trials failed or diverged; the report lists them")
     lines.append(f"report: {written}")
     if not results.finished:
-        lines.append(f"stopped; go on with: discorl sweep --resume {results.path}")
+        lines.append(f"stopped; continue with: discorl sweep --resume {results.path}")
     elif ranked:
         lines.append(f"next: {data['best']}")
     return Result(data, "\n".join(lines), ok=results.finished and bool(ranked))

@@ -109,7 +109,7 @@ def _text(result: TrainResult) -> str:
         best = " --best" if result.evaluations else ""
         lines.append(f"next: discorl evaluate {result.path}{best}")
     else:
-        lines.append(f"stopped; go on with: discorl train --resume {result.path}")
+        lines.append(f"stopped; continue with: discorl train --resume {result.path}")
     return "\n".join(lines)
 
 

@@ -70,9 +70,7 @@ class ComparisonConfig:
             folders = [folder_name(entry.label) for entry in entries]
             for entry, folder in zip(entries, folders, strict=True):
                 if folders.count(folder) > 1:
-                    raise UserError(
-                        f"{name}: {entry.label!r} is there twice; give it another label"
-                    )
+                    raise UserError(f"{name}: {entry.label!r} appears twice; give it another label")
         fields = Fields(self)
         fields.integer("steps", "seeds", "sweep_seeds", least=1)
         fields.integer("seed", "sweep_seed", least=0, most=MOST_SEED)

@@ -92,7 +92,7 @@ def compare(
     if (config is not None) + (resume is not None) + given != 1:
         raise UserError("give one of config, resume, and a suite or single settings")
     if (resume is None) == (out is None):
-        raise UserError("give either out, a directory to make, or resume, one to go on with")
+        raise UserError("give either out, a directory to make, or resume, one to continue")
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as workers:  # which end first
         if isinstance(executor, str):  # now: a wrong name must not leave a directory behind
             jobs = Path(out or resume or "") / "jobs"
@@ -182,7 +182,7 @@ class _Runner:
         for rule in self._config.rules:
             if len(self._config.rates(rule)) > 1:
                 rates = dict.fromkeys(
-                    "none, for all failed" if rate is None else f"{rate:g}"
+                    "none, because all failed" if rate is None else f"{rate:g}"
                     for (label, _), rate in swept.chosen.items()
                     if label == rule.label
                 )

@@ -73,7 +73,7 @@ def discover(
             in `rule.npz` and the best one in `best.npz`, both ready for `discorl.train`.
         resume: a run directory to continue, in place of settings.
         accept_changes: whether to resume a run whose files were changed since it stopped.
-        resume_if_exists: if `out` holds a run already, go on with it, with its own settings.
+        resume_if_exists: if `out` holds a run already, continue it, with its own settings.
         distributed: whether this is one of several processes that call this with the same
             arguments: True where a scheduler knows them all, or else a `Cluster`. `out` is then in
             a folder that they share, and a failure in any of them ends them all, hard.
@@ -238,7 +238,7 @@ class _Loop:
         if self._run is None:
             return error
         return EnvironmentFailure(
-            f"{error}. The run is saved as of meta-step {done}; go on with "
+            f"{error}. The run is saved as of meta-step {done}; continue with "
             f"`--resume {self._run.path}`"
         )
 

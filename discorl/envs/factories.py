@@ -21,7 +21,7 @@ def make(spec: specs.Spec) -> Environment | HostEnvironment:
     try:
         accepted = inspect.signature(factory).parameters
     except (TypeError, ValueError) as error:
-        raise UserError(f"{text} is no function or class written in Python: {error}") from error
+        raise UserError(f"{text} is not a function or class written in Python: {error}") from error
     ours = {k: v for k, v in spec.parameters.items() if k in _OURS and k not in accepted}
     theirs = {k: v for k, v in spec.parameters.items() if k not in ours}
     environment = imports.call(factory, text, theirs)

@@ -98,7 +98,7 @@ def _adapter(plugin: imports.Plugin) -> Any:
     for function in ("names", "make"):
         if not callable(getattr(adapter, function, None)):
             raise UserError(
-                f"{plugin.name!r} of the package {plugin.package} is no suite of environments: "
+                f"{plugin.name!r} of the package {plugin.package} is not a suite of environments: "
                 f"{plugin.entry.value} has no function {function!r}; expected names() and make()"
             )
     return adapter

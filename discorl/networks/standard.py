@@ -44,7 +44,7 @@ def _is_image(leaf: jax.ShapeDtypeStruct, torso: Torso) -> bool:
         raise UserError(
             f"an observation of shape {leaf.shape} looks like an image with its channels first; "
             "expected [height, width, channels]: move that axis to the end, or choose the torso "
-            "'mlp' if it is no image"
+            "'mlp' if it is not an image"
         )
     return torso in ENCODERS or min(leaf.shape[:2]) >= SMALLEST_IMAGE
 

@@ -109,7 +109,7 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     """The names of the directories, with as much of their paths as tells them apart."""
     full = [path.resolve() for path in paths]
     if len(set(full)) < len(full):
-        raise UserError(f"{', '.join(map(str, paths))}: a run is there twice")
+        raise UserError(f"{', '.join(map(str, paths))}: a run appears twice")
     if len(full) == 1:
         return [full[0].name]
     common = os.path.commonpath(full)

@@ -87,7 +87,7 @@ class Targets:
 
 @dataclasses.dataclass(frozen=True)
 class Disco(Rule):
-    """The discovered rule: a meta-network says where policy and predictions should move.
+    """The discovered rule: a meta-network computes targets for the policy and the predictions.
 
     Parts of it can be taken out, as in the paper's ablations: `without="q+aux_pi"` names those, of
     yz, q, aux_pi, bootstrapping and meta_rnn. The outputs that an agent has stay the same.

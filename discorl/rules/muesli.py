@@ -15,7 +15,7 @@ from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, Trajector
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Muesli(Rule):
-    """Policy gradient, held near a prior policy that is improved by clipped advantages.
+    """Policy gradient, regularised toward a policy that clipped advantages improve.
 
     After Hessel et al. (2021, arXiv:2104.06159). With the target network's policy as the prior and
     its action values Q, V(s) = sum_a prior(a|s) Q(s,a), and G_t the Retrace return of the prior:

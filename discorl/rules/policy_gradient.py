@@ -10,7 +10,7 @@ from discorl.types import Array, Trajectory
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyGradient(PolicyAndValue):
-    """Policy gradient along discounted returns, less a learned value.
+    """Policy gradient along discounted returns, with a learned value as baseline.
 
     Returns run to the end of the episode. Where the trajectory ends first, or a time limit cuts
     the episode, the value of the last observation stands in for what would have followed. Nothing

@@ -15,7 +15,7 @@ from discorl.types import Array, Outputs, Trajectory
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PPO(PolicyAndValue):
-    """Several passes over fresh experience, each step's gain clipped once the policy has moved far.
+    """Several epochs over fresh experience, with clipped probability ratios.
 
     Advantages are generalised advantage estimates, normalised within each minibatch.
     """

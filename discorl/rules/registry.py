@@ -233,7 +233,7 @@ def _class_of(archive: npz.Archive) -> type[Rule]:
         )
     cls = imports.load(spec)
     if not (isinstance(cls, type) and issubclass(cls, Rule)):
-        raise UserError(f"is of the kind {kind!r}, which is no class of rules")
+        raise UserError(f"is of the kind {kind!r}, which is not a class of rules")
     return cls
 
 

@@ -22,7 +22,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
         try:
             return tomllib.loads(content.decode("utf-8"))
         except UnicodeDecodeError as error:
-            raise UserError(f"is no text: byte {error.start} is not UTF-8") from error
+            raise UserError(f"is not text: byte {error.start} is not UTF-8") from error
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise UserError(f"is not TOML: {error}") from error
 
@@ -60,7 +60,7 @@ def check_source(
     if sum(x is not None for x in (config, resume, given or None)) > 1:
         raise UserError("give one of config, resume and single settings, not several of them")
     if resume is not None and out is not None:
-        raise UserError("a resumed run goes on in its own directory: give either resume or out")
+        raise UserError("a resumed run continues in its own directory: give either resume or out")
     if shared and out is None and resume is None:
         raise UserError("out is None; expected a folder that all processes share")
 

@@ -139,8 +139,8 @@ class Run:
             changes = self._manifest.changes(self.path, self.checkpoint_updates())
         if changes and not accept_changes:
             raise UserError(
-                f"{self.path} is not as it was left: {'; '.join(changes)}. Put it back, or go on "
-                f"with what is there now: `--resume {self.path} --accept-changes`"
+                f"{self.path} is not as it was left: {'; '.join(changes)}. Restore it, or continue "
+                f"with the files as they are: `--resume {self.path} --accept-changes`"
             )
         if changes:
             names = {"config.json", *self._manifest.files}

@@ -31,7 +31,7 @@ def require_free(path: Path, copies: Collection[str]) -> None:
     try:
         path.lstat()
     except ValueError as error:  # NUL, or what no file system can encode
-        raise UserError(f"{str(path)!r} is no path: {error}") from error
+        raise UserError(f"{str(path)!r} is not a path: {error}") from error
     except OSError:
         pass
     if (path / "config.json").exists():
@@ -47,7 +47,7 @@ def require_free(path: Path, copies: Collection[str]) -> None:
     for file in sorted(found):
         if file.name not in ours and not files.is_leftover(file.name):
             raise UserError(
-                f"{path} is no run, but it is not empty: it has {file.relative_to(path)}; choose "
+                f"{path} is neither a run nor empty: it has {file.relative_to(path)}; choose "
                 "a directory that is empty or new"
             )
 

@@ -80,13 +80,13 @@ def _of_meta_gradients(names: Iterable[str]) -> tuple[Panel, ...]:
     entropies = {"policy/entropy": "policy", "rule/pi_hat_entropy": "its target, pi_hat"}
     parts = {
         "meta/policy_gradient": "policy gradient",
-        "meta/entropy_penalty": "entropies, rewarded",
-        "meta/target_penalty": "targets, kept in bounds",
+        "meta/entropy_penalty": "entropy bonuses",
+        "meta/target_penalty": "target regularisers",
     }
     return (
         Panel(
             "return, mean over agents",
-            "What the agents of the population earn while they learn; lives start over.",
+            "Return of the agents while they learn. It drops when agents start a new life.",
             _environments(names, f"{RETURN}/"),
             scale="symlog",
         ),
@@ -104,10 +104,12 @@ def _of_meta_gradients(names: Iterable[str]) -> tuple[Panel, ...]:
         ),
         Panel(
             "entropy, mean over agents",
-            "At 0 a policy has become deterministic and explores no more.",
+            "At 0 a policy has become deterministic and no longer explores.",
             entropies,
         ),
-        Panel("parts of the meta-loss", "What the meta-gradient is the gradient of.", parts),
+        Panel(
+            "parts of the meta-loss", "Terms of the loss that the meta-gradient minimises.", parts
+        ),
     )
 
 

@@ -40,7 +40,7 @@ def read_json(path: str | os.PathLike[str], schema: Any) -> Any:
         try:
             value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
         except UnicodeDecodeError as error:
-            raise UserError(f"is no text: byte {error.start} is not UTF-8") from error
+            raise UserError(f"is not text: byte {error.start} is not UTF-8") from error
         except (ValueError, RecursionError) as error:
             raise UserError(f"is not JSON: {error}") from error
         check(value, schema)

@@ -164,7 +164,9 @@ def _whole_lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
         if line.endswith(b"\n"):
             yield line
         elif len(line) == _LONGEST_LINE:
-            raise UserError(f"{path}: is no table: it has a line of more than {len(line):,} bytes")
+            raise UserError(
+                f"{path}: is not a table: it has a line of more than {len(line):,} bytes"
+            )
 
 
 def _names_of(path: Path, line: bytes) -> list[str]:
@@ -174,7 +176,7 @@ def _names_of(path: Path, line: bytes) -> list[str]:
     try:
         names = next(csv.reader([line.decode("utf-8")]))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}, line 1: is no list of columns: {error}") from error
+        raise UserError(f"{path}, line 1: is not a list of columns: {error}") from error
     if "update" not in names or len(set(names)) < len(names):
         raise UserError(f"{path}, line 1: expected different columns, among them 'update'")
     return names
@@ -191,7 +193,7 @@ def _whole(path: Path, number: int, cell: bytes) -> int:
     with contextlib.suppress(ValueError):
         if abs(value := int(cell)) < 1 << 63:
             return value
-    raise UserError(f"{path}, line {number}: {cell!r:.40} is no whole number of 64 bits")
+    raise UserError(f"{path}, line {number}: {cell!r:.40} is not a 64-bit integer")
 
 
 def _counts(path: Path, number: int, cells: Sequence[bytes]) -> np.ndarray:
@@ -209,7 +211,7 @@ def _numbers(path: Path, number: int, cells: Sequence[bytes]) -> np.ndarray:
             values[i] = float(cell or b"nan")
         except ValueError:
             line = number + i
-            raise UserError(f"{path}, line {line}: {cell!r:.40} is no number") from None
+            raise UserError(f"{path}, line {line}: {cell!r:.40} is not a number") from None
     return values
 
 

@@ -122,7 +122,7 @@ class Service(Tracker):
                 self._runs[seed] = self._open(subject, seed)
         except Exception as error:  # whatever a service has to say
             self.close()
-            again = f"; go on with `--resume {subject.folder}`" if subject.folder else ""
+            again = f"; continue with `--resume {subject.folder}`" if subject.folder else ""
             raise UserError(
                 f"tracker {self.package!r}: {str(error).rstrip('.')}. {self.advice}{again}"
             ) from error

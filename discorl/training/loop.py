@@ -74,7 +74,7 @@ def train(
         out: the run directory to make; None keeps nothing on disk.
         resume: a run directory to continue, in place of settings.
         accept_changes: whether to resume a run whose files were changed since it stopped.
-        resume_if_exists: if `out` holds a run already, go on with it, with its own settings.
+        resume_if_exists: if `out` holds a run already, continue it, with its own settings.
         start: directory of a training run whose network parameters the new run starts from. The
             optimiser and replay start fresh.
         rule: the rule: a text that names it, or a rule of your own, with its parameters as a pair
@@ -251,7 +251,7 @@ class _Loop:
         if self._run is None or not done:
             return error
         return EnvironmentFailure(
-            f"{error}. The run is saved as of update {done}; go on with `--resume {self._run.path}`"
+            f"{error}. Run saved as of update {done}; continue with `--resume {self._run.path}`"
         )
 
     def _log(

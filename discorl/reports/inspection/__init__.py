@@ -37,12 +37,12 @@ BESIDE = (subject.START, "actor_critic", "ppo", "muesli")
 ANALYSES: dict[str, Analysis] = {
     "predictions": Analysis(
         "Predictions over an episode",
-        "What an agent says while it plays, below its film.",
+        "What an agent outputs during an episode, below the frames.",
         predictions.analyse,
     ),
     "attention": Analysis(
         "Attention to observations",
-        "How fast y, the policy and the value change with each place of the observation.",
+        "How strongly y, the policy and the value depend on each cell of the observation.",
         attention.analyse,
     ),
     "future": Analysis(
@@ -64,7 +64,7 @@ ANALYSES: dict[str, Analysis] = {
     ),
     "sensitivity": Analysis(
         "Sensitivity to every input",
-        "How far each input alone moves the targets when it becomes that of another trajectory.",
+        "How much the targets change when one input is replaced by that of another trajectory.",
         sensitivity.analyse,
     ),
     "response": Analysis(

@@ -122,7 +122,7 @@ def _picture(episode: Episode, shown: np.ndarray, maps: dict[str, np.ndarray]) -
         for step, heat in zip(shown, found, strict=True)
         for place, value in enumerate(heat.reshape(-1))
     ]
-    caption = "Bright: the output depends on this place. Each output has a scale of its own."
+    caption = "Bright: the output depends on this cell. Each output has its own scale."
     return Picture("attention", caption, figure, rows)
 
 

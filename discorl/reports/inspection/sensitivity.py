@@ -62,7 +62,7 @@ def analyse(subject: Subject) -> Findings:
         facts[f"{target} is moved most by"] = ", ".join(
             f"{name} {text_of(by_input[name])}" for name in order[:3]
         )
-    caption = "1: the input alone moves the target from one trajectory to another."
+    caption = "1: the input alone turns one trajectory's target into the other's."
     title = "Sensitivity to each input"
     chart = IntervalChart("sensitivity", title, tuple(panels), reference=1.0, caption=caption)
     return Findings(facts, (chart,))

@@ -94,7 +94,7 @@ def find(name_or_file: str | os.PathLike[str], rules_path: str | Path | None = N
         raise UserError(
             f"{found}: is not the published rule {name!r} (sha256 {sha256_of(found)}; expected "
             f"{PUBLISHED[name].sha256}); remove it and run `discorl rules fetch {name}`, or, to "
-            f"use it all the same, give its path instead of the name"
+            f"use it anyway, give its path instead of the name"
         )
     return found
 

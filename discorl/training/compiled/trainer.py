@@ -98,7 +98,9 @@ class CompiledTrainer(Trainer):
             if processes.count() > 1:  # most likely another one is gone; all start again
                 raise
             # The state was donated, so there is nothing left to save.
-            raise UserError(f"{self.config.env} cannot go on: {runtime_reason(error)}") from error
+            raise UserError(
+                f"{self.config.env} cannot continue: {runtime_reason(error)}"
+            ) from error
 
     def play(
         self,
