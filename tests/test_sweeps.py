@@ -172,6 +172,7 @@ def test_the_page_has_the_best_command_and_all_trials(results):
     assert command.startswith("discorl train --rule ppo --env catch --steps 1000 --unroll ")
     assert command.endswith("--learning-rate 0.01")
     assert command in text
+    assert "optional" not in text  # a field of entries: the table has the trials
     assert (results.path / "report" / "scores.csv").read_text().count("\n") == 31
 
 

@@ -1,8 +1,9 @@
 """The command line: `discorl COMMAND ...`."""
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 # Each command's module is imported only when it is called for.
 COMMANDS = {
@@ -30,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # XLA calls a compilation of two minutes an error ("Very slow compile?").
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         try:
-            from discorl.cli import running  # here, because it needs JAX, and help should be quick
+            with _starting(given[0]):
+                from discorl.cli import running  # only now: it needs JAX, and help should be quick
         except KeyboardInterrupt:
             print("discorl: interrupted before there was anything to save", file=sys.stderr)
             sys.exit(INTERRUPTED)
@@ -47,6 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"discorl: the standard output: {error.strerror}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0 if given else 2)
+
+
+@contextlib.contextmanager
+def _starting(command: str) -> Iterator[None]:
+    """Shows on a terminal that the command has begun; on a busy machine, imports take seconds."""
+    stream = sys.stderr
+    shown = command in COMMANDS and stream is not None and stream.isatty()
+    if shown:
+        print(f"discorl {command}: starting", end="", file=stream, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print("\r\x1b[2K", end="", file=stream, flush=True)
 
 
 def close_output() -> None:

@@ -32,13 +32,16 @@ def few_runs(results: Results) -> str:
 def shared(results: Results, scores: bytes) -> dict[str, Any]:
     """What pages of comparisons and sweeps have alike; they keep all runs' `scores`, as CSV."""
     versions = page.shareable(read_versions(results.path))
+    settings = results.config.as_dict()
+    if results.config.over:  # the table of trials has their settings, in fewer pages
+        del settings["rules"]
     return {
         "about": results.config.about,
         "steps": results.config.steps,
         "few_runs": few_runs(results),
         "failures": _failures(results),
         "started_with": versions["command"],
-        "settings": json.dumps(results.config.as_dict(), indent=1),
+        "settings": json.dumps(settings, indent=1),
         "versions": page.pairs("versions", versions),
         "scores": base64.b64encode(scores).decode(),
     }
