@@ -324,7 +324,9 @@ def test_an_evaluation_that_failed_is_made_up_for(whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Lever, "fails_at", None)
         patch.setattr(loop._Loop, "_log", log_and_break)
-        with pytest.raises(EnvironmentFailure, match=r"step (9|1\d): it raised .*meta-step 1; go"):
+        with pytest.raises(
+            EnvironmentFailure, match=r"step (9|1\d): it raised .*meta-step 1; continue"
+        ):
             discorl.discover(CONFIG, out=tmp_path / "run")
     result = discorl.discover(resume=tmp_path / "run")
     assert result.evaluations["update"].tolist() == [0, 1, 2]
