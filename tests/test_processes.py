@@ -157,6 +157,14 @@ def test_processes_with_other_settings_or_parameters_are_named(monkeypatch):
     assert "batch" not in str(error.value)
 
 
+def test_a_process_that_is_gone_is_reported_in_one_line(capfd):
+    with pytest.raises(ValueError) as error:
+        raise ValueError("UNKNOWN: Gloo AllGather failed: Connection closed by peer")
+    processes._tell(error.value)
+    line = "discorl: process 0: another process is gone: UNKNOWN: Gloo AllGather failed: Connection"
+    assert capfd.readouterr().err == f"{line} closed by peer\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -200,6 +208,15 @@ def test_a_supervisor_starts_all_again(tmp_path):
     assert launch.supervise([sys.executable, str(script)], 2, restarts=3) == (0, 1)
     script.write_text("import sys; sys.exit(2)")
     assert launch.supervise([sys.executable, str(script)], 2, restarts=3) == (2, 0)
+
+
+def test_a_supervisor_ends_processes_that_wait_for_one_that_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "PATIENCE", 0.1)
+    script = tmp_path / "waits.py"
+    script.write_text("import sys, time; sys.exit(7) if sys.argv[-1] == '1' else time.sleep(60)")
+    start = time.monotonic()
+    assert launch.supervise([sys.executable, str(script)], 3, restarts=0) == (7, 0)
+    assert time.monotonic() < start + 30
 
 
 # --- what takes minutes ---------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def _run(command: Sequence[str], count: int, interrupted: Callable[[], bool]) ->
     ]
     told, deadline, first = False, float("inf"), 0
     try:
-        while any(child.poll() is None for child in children):
+        while None in [child.poll() for child in children]:  # asks all of them, each time
             if interrupted() and not told:
                 told = True
                 for child in children:

@@ -164,12 +164,18 @@ def _tell(error: BaseException) -> None:
     where = "" if _is_agreed(error) else f"process {index()}: "
     if isinstance(error, UserError):
         text = str(error)
-    elif isinstance(error, jax.errors.JaxRuntimeError):
+    elif isinstance(error, Exception) and _is_of_runtime(error):
         reason = memory.runtime_reason(error)
         text = reason if "exhausted" in reason else f"another process is gone: {reason}"
     else:
         text = "".join(traceback.format_exception(error))
     print(f"discorl: {where}{text}", file=sys.__stderr__, flush=True)
+
+
+def _is_of_runtime(error: Exception) -> bool:
+    """Whether JAX's runtime failed; some failures of Gloo come as a ValueError."""
+    from_gloo = isinstance(error, ValueError) and ": Gloo " in str(error)
+    return from_gloo or isinstance(error, jax.errors.JaxRuntimeError)
 
 
 def _is_agreed(error: BaseException | None) -> bool:
