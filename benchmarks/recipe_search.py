@@ -25,7 +25,7 @@ import discorl
 from discorl.comparison import ComparisonConfig, Results, load, suite_files
 from discorl.comparison.entries import RuleEntry, read_entries
 
-RULES = ("lean1", "ppo", "q_lambda", "actor_critic", "muesli", "disco103")
+RULES = ("lean2", "ppo", "q_lambda", "actor_critic", "muesli", "disco103")
 SETTINGS, OWN, TOGETHER = 8, 2, 3
 FIRST_SEED = 3_000_000  # apart from those that are compared, and from those of learning-rate sweeps
 LEARNING_RATES = (2e-4, 1e-2)

@@ -12,6 +12,7 @@ from discorl.training.config import DEFAULT_RULE
 # Tasks that had no part in the discovery of a rule, on which it was chosen or is tested.
 KEPT_APART = {
     "lean1": ("held_out", "bandit", "windy_catch", "inventory", "gambler"),
+    "lean2": ("held_out", "bandit", "windy_catch", "queues", "offers"),
     "discorl4": ("held_out", "bandit", "cliff"),
 }
 

@@ -77,7 +77,7 @@ def test_a_directory_is_named_after_the_rule_as_given(tmp_path):
     config = ["--config", str(tmp_path / "ppo.toml")]
     assert train._rule_given([*config, "--seed=3"], "discorl train") == "ppo:epochs=2"
     assert train._rule_given([*config, "--rule", "muesli"], "discorl train") == "muesli"
-    assert train._rule_given([], "discorl train") == "lean1"
+    assert train._rule_given([], "discorl train") == "lean2"
 
 
 def test_evaluate(capsys, trained, tmp_path):

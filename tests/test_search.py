@@ -147,7 +147,7 @@ def test_an_interrupted_sweep_proposes_the_same_trials(tmp_path, trained, monkey
 
 
 def test_further_trials_have_copies_of_the_rule(tmp_path, trained):
-    results = sweep(tmp_path / "sweep", rule="lean1")
+    results = sweep(tmp_path / "sweep", rule="lean2")
     copies = list((tmp_path / "sweep").glob("rule-*.npz"))
     assert len(copies) == 15
     assert len(results.sha256) == 15

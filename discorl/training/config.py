@@ -13,7 +13,7 @@ from discorl.training.presets import PRESETS, preset_for
 from discorl.types import UserError, settings, specs, validation
 from discorl.types.validation import MOST_SEED, Fields
 
-DEFAULT_RULE = "lean1"  # discovered by us; docs/records/lean1.md
+DEFAULT_RULE = "lean2"  # discovered by us; docs/records/lean2.md
 DEFAULT_ENVIRONMENT = "catch"
 MOST_UPDATES = 2**31 - 1  # a state counts them in 32 bits
 MOST_EPISODES = 1_000_000  # of an evaluation
