@@ -2,13 +2,16 @@
 
     python benchmarks/paired_figures.py curves scores.json lean1.png \
         --labels "seed-0=lean1, discovered" "start=Muesli, its start" "ppo=PPO, tuned"
+    python benchmarks/paired_figures.py differences scores.json lean2.png --first seed-0 \
+        --labels "start=its start" "lean=its start, tuned"
     python benchmarks/paired_figures.py scaling scores.json scaling.png --updates 300
 
 `curves` shows the score over a life, one panel for each budget, for the contenders that are given
-a label; `ppo` stands for `ppo@300` and `ppo@1000`. `scaling` shows the score at the end of a life
-for contenders called `lives=N` against N, and for those called `families=N` likewise, with the
-start as a line. Scores are means over families; bands and bars are 95% bootstrap intervals over
-the tasks of each family.
+a label; `ppo` stands for `ppo@300` and `ppo@1000`. `differences` shows, for every family and for
+their mean, how far the end of the first contender's lives is above that of others. `scaling` shows
+the score at the end of a life for contenders called `lives=N` against N, and for those called
+`families=N` likewise, with the start as a line. Scores are means over families; bands and bars are
+95% bootstrap intervals over the tasks of each family.
 """
 
 import argparse
@@ -18,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from trials import difference
 
 from discorl.runs import palette
 from discorl.runs.curves import decorate
@@ -97,6 +101,56 @@ def curves(scores: dict, arguments: argparse.Namespace) -> Figure:
     return figure
 
 
+def draw_differences(
+    axes: Axes, scores: dict, first: str, labels: dict[str, str], updates: int
+) -> None:
+    """The first contender minus others at the end of a life, by family, and the mean at the top."""
+    families = families_of(scores, first, updates)
+    found = ends(scores, first, updates, families)
+    places = np.arange(len(families) + 1)
+    for i, (contender, label) in enumerate(labels.items()):
+        other = ends(scores, contender, updates, families)
+        rows = [difference({f: found[f]}, {f: other[f]}) for f in families]
+        rows.append(difference(found, other))
+        means = np.array([row.mean for row in rows])
+        bars = np.abs([[row.low for row in rows], [row.high for row in rows]] - means)
+        shift = (i - (len(labels) - 1) / 2) * -0.28
+        colour = palette.style(i).colour
+        axes.errorbar(means, places + shift, xerr=bars, fmt="o", ms=4, color=colour, label=label)
+    axes.axvline(0, color="0.4", linewidth=1)
+    axes.set_yticks(places, [*(name.partition(":")[0] for name in families), "mean of all"])
+    axes.set_title(f"lives of {updates:,} updates", fontsize=10)
+    axes.set_xlabel("difference of scores")
+    decorate(axes)
+
+
+def families_of(scores: dict, contender: str, updates: int) -> list[str]:
+    """Those with a scale, in which a contender has lived at a budget, the first one last."""
+    start = f"{contender}/{updates}/"
+    names = [name.removeprefix(start) for name in scores if name.startswith(start)]
+    return [name for name in reversed(names) if ":" not in name or "=" in name]
+
+
+def ends(scores: dict, contender: str, updates: int, families: list[str]) -> dict:
+    """Scores at the end of a contender's lives, [N] by family."""
+    name = (
+        contender if f"{contender}/{updates}/{families[0]}" in scores else f"{contender}@{updates}"
+    )
+    return {family: scores[f"{name}/{updates}/{family}"]["end"] for family in families}
+
+
+def differences(scores: dict, arguments: argparse.Namespace) -> Figure:
+    """One panel for each budget."""
+    labels = dict(label.split("=", 1) for label in arguments.labels)
+    figure = Figure(figsize=(8.6, 4.6), layout="constrained")
+    panels = figure.subplots(1, len(arguments.updates), sharey=True, sharex=True, squeeze=False)[0]
+    for axes, updates in zip(panels, arguments.updates, strict=True):
+        draw_differences(axes, scores, arguments.first, labels, updates)
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper center", ncols=len(labels), fontsize=9)
+    return figure
+
+
 def scaling(scores: dict, arguments: argparse.Namespace) -> Figure:
     """Score against compute and against the number of families."""
     figure = Figure(figsize=(8.6, 3.4), layout="constrained")
@@ -112,16 +166,18 @@ def scaling(scores: dict, arguments: argparse.Namespace) -> Figure:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("figure", choices=("curves", "scaling"))
+    parser.add_argument("figure", choices=("curves", "differences", "scaling"))
     parser.add_argument("scores", nargs="+", help="files of paired_lives.py, taken together")
     parser.add_argument("out")
     parser.add_argument("--labels", nargs="+", default=["first=first"], help="CONTENDER=LABEL")
+    parser.add_argument("--first", default="first", help="contender of `differences`")
     parser.add_argument("--updates", type=int, nargs="+", default=[300, 1000])
     arguments = parser.parse_args()
     scores: dict = {}
     for file in arguments.scores:
         scores |= json.loads(Path(file).read_text())
-    figure = {"curves": curves, "scaling": scaling}[arguments.figure](scores, arguments)
+    draw = {"curves": curves, "differences": differences, "scaling": scaling}[arguments.figure]
+    figure = draw(scores, arguments)
     figure.savefig(arguments.out, dpi=160)
 
 

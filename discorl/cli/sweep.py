@@ -24,7 +24,7 @@ def sweep_command(
     envs: tuple[str, ...] = (DEFAULT_ENVIRONMENT,),
     method: Annotated[sweeps.Method | None, UNSET] = None,
     trials: Annotated[int | None, UNSET] = None,
-    batch: int = 1,
+    batch: Annotated[int | None, UNSET] = None,
     steps: int = 50_000,
     seeds: int = 3,
     seed: int = 0,
@@ -46,8 +46,8 @@ def sweep_command(
             of them, and `tpe` learns from the scores of earlier trials (needs Optuna). By
             default `random` with --trials and `grid` without.
         trials: number of trials, with `random` and `tpe`.
-        batch: with `tpe`, how many trials are proposed at a time: at least the number of
-            workers of --executor.
+        batch: with `tpe` only, how many trials are proposed at a time; by default 1. Give at
+            least the number of workers of --executor.
         steps: environment steps of every agent.
         seeds: agents of each trial, trained in one program.
         seed: seed of the first of them, and of the draws.

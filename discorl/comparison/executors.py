@@ -104,7 +104,8 @@ def _dask(address: str) -> Iterator[Executor]:
         client = Client(address)
     except (OSError, ValueError) as error:
         raise UserError(f"executor: no Dask scheduler answers at {address!r}: {error}") from error
-    # Cells write files, so the same call is not the same result. The executor closes no client.
+    # Cells write files, so the same call is not the same result. Closing the executor
+    # does not close the client.
     with client, client.get_executor(pure=False) as executor:
         yield executor
 

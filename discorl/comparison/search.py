@@ -12,6 +12,7 @@ from discorl.runs.schemas import Each
 from discorl.types import UserError, validation
 from discorl.types.specs import Range
 
+MOST_TRIALS = 10_000
 STARTUP = 10  # random trials before TPE proposes any
 _ATTEMPTS = 100  # proposals per trial; some repeat an earlier trial, some are invalid
 _LOG_SCALE = 10.0  # ranges whose ends differ by this factor are searched on a logarithmic scale
@@ -45,15 +46,16 @@ class Search:
 
 
 def make_search(
-    space: Mapping[str, Sequence[Any] | Range], rule: str, trials: int | None, batch: int
+    space: Mapping[str, Sequence[Any] | Range], rule: str, trials: int, batch: int
 ) -> Search:
     """A search of a space.
 
     Raises:
         UserError: a number is not accepted, or Optuna is not installed.
     """
-    validation.integer("batch", batch, least=1)
-    if trials is None or trials <= max(STARTUP, batch):
+    validation.integer("batch", batch, least=1, most=MOST_TRIALS)
+    validation.integer("trials", trials, least=1, most=MOST_TRIALS)
+    if trials <= max(STARTUP, batch):
         raise UserError(
             f"trials is {trials}; expected more than {max(STARTUP, batch)}, which method 'tpe' "
             "draws at random before it proposes any"
@@ -83,7 +85,8 @@ def propose(
     """The next trials, at most a batch of them; empty if TPE finds nothing new.
 
     The result is a function of the arguments. The study is rebuilt from the earlier trials, in
-    their order, so a resumed sweep proposes what an uninterrupted one proposes.
+    their order, so a resumed sweep proposes what an uninterrupted one proposes, unless a trial that
+    had failed succeeds when it is run again.
 
     Args:
         search: the search.
@@ -94,7 +97,9 @@ def propose(
     optuna = _optuna()
     distributions = _distributions(search, optuna)
     own_seed = int(np.random.SeedSequence([seed, len(tried)]).generate_state(1)[0])
-    sampler = optuna.samplers.TPESampler(seed=own_seed, n_startup_trials=STARTUP)
+    sampler = optuna.samplers.TPESampler(
+        seed=own_seed, n_startup_trials=STARTUP, constant_liar=True
+    )
     study = optuna.create_study(direction="maximize", sampler=sampler)
     state = optuna.trial.TrialState
     for trial, score in tried:

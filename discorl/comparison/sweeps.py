@@ -19,7 +19,6 @@ from discorl.training.config import DEFAULT_ENVIRONMENT, DEFAULT_RULE, TrainConf
 from discorl.types import UserError, settings, specs, validation
 from discorl.types.specs import Range
 
-MOST_TRIALS = 10_000
 MOST_GROUPS = 5  # values of a setting that are told apart; more of them are grouped by size
 # Settings that have their own argument.
 _ELSEWHERE = OWN_ARGUMENTS | {"rule": "rule"}
@@ -35,7 +34,7 @@ def configure_sweep(
     environments: Sequence[Any] = (DEFAULT_ENVIRONMENT,),
     method: Method | None = None,
     trials: int | None = None,
-    batch: int = 1,
+    batch: int | None = None,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
     **given: Any,
@@ -51,7 +50,7 @@ def configure_sweep(
             sampler, which learns from the scores of earlier trials. By default "random" if `trials`
             is given and "grid" if not.
         trials: number of trials, unless the method is "grid".
-        batch: with "tpe", how many trials are proposed at a time.
+        batch: with "tpe" only, how many trials are proposed at a time; by default 1.
         seed: seed of the method, and of the first agent of each trial.
         settings: settings of training that all trials share.
         **given: other settings of `ComparisonConfig`, such as `steps` and `seeds`.
@@ -77,11 +76,19 @@ def configure_sweep(
             f"trials is {trials} with method {method!r}; expected a number of trials "
             "with 'random' and 'tpe' only"
         )
-    adaptive = search.make_search(space, rule, trials, batch) if method == "tpe" else None
+    if batch is not None and method != "tpe":
+        raise UserError(
+            f"batch is {batch} with method {method!r}; expected it with 'tpe' only; the batch of "
+            "agents is a setting of training: settings={'batch': ...} or --settings batch=..."
+        )
+    adaptive = None
     if trials is None:
         drawn = _grid(space)
+    elif method == "tpe":
+        adaptive = search.make_search(space, rule, trials, 1 if batch is None else batch)
+        drawn = _random(space, max(search.STARTUP, adaptive.batch), seed)
     else:
-        drawn = _random(space, trials if adaptive is None else max(search.STARTUP, batch), seed)
+        drawn = _random(space, trials, seed)
     return configure_comparison(
         rules=[_entry(trial, rule) for trial in drawn],
         environments=environments,
@@ -203,14 +210,14 @@ def _grid(space: Space) -> list[dict[str, Any]]:
         raise UserError(f"over: {ranges[0]} is a range; expected values, or a number of trials")
     lists: list[Sequence[Any]] = list(space.values())
     count = math.prod(map(len, lists))
-    if count > MOST_TRIALS:
-        raise UserError(f"over has {count:,} combinations; expected at most {MOST_TRIALS:,}")
+    if count > search.MOST_TRIALS:
+        raise UserError(f"over has {count:,} combinations; expected at most {search.MOST_TRIALS:,}")
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*lists)]
 
 
 def _random(space: Space, trials: int, seed: int) -> list[dict[str, Any]]:
     """Different trials; fewer than asked for where there are no more."""
-    validation.integer("trials", trials, least=1, most=MOST_TRIALS)
+    validation.integer("trials", trials, least=1, most=search.MOST_TRIALS)
     validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
     generator = np.random.default_rng(seed)
     found: dict[tuple, dict[str, Any]] = {}

@@ -92,7 +92,7 @@ def write(
         "charts": [chart.as_dict() for chart in charts],
     }
     text = _environment().get_template(template).render(title=title, data=data, **context)
-    # Of a name that is no UTF-8, Python keeps the bytes as what cannot be encoded.
+    # File names that are not UTF-8 hold surrogates, which cannot be encoded.
     content = (text.rstrip("\n") + "\n").encode(errors="backslashreplace")
     with write_errors_reported(file):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -51,14 +51,14 @@ class PolicyAndValue(Rule):
     def targets(
         self, eta: Params, state: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> tuple[dict[str, Array], PyTree, Metrics]:
-        """What `estimate` says of the agent's outputs; see `Rule.targets`."""
+        """Targets from `estimate`; see `Rule.targets`."""
         online = jax.lax.stop_gradient(online)
         v_t, v_tp1 = online["value"][:-1], online["value"][1:]
         discount_t = self.discount * (1 - trajectory.terminated.astype(v_t.dtype))
-        targets, told = self.estimate(trajectory, online["logits"][:-1], v_t, v_tp1, discount_t)
+        targets, metrics = self.estimate(trajectory, online["logits"][:-1], v_t, v_tp1, discount_t)
         weight = trajectory.learnable(v_t.dtype)
-        told = {"value": v_t, "advantage_size": jnp.abs(targets["advantage"]), **told}
-        return targets, state, {n: returns.weighted_mean(x, weight) for n, x in told.items()}
+        metrics = {"value": v_t, "advantage_size": jnp.abs(targets["advantage"]), **metrics}
+        return targets, state, {n: returns.weighted_mean(x, weight) for n, x in metrics.items()}
 
     def loss(
         self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory

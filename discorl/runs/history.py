@@ -50,9 +50,13 @@ class History:
         if not self._names:
             return {}
         newest = [self._merged(self._pending)] if self._pending else []
-        values = np.concatenate([*self._points, *newest])
-        found = {name: values[:, self._names.index(name)] for name in names or self._names}
-        return {n: x.astype(np.int64) if n in self._whole else x.copy() for n, x in found.items()}
+        chosen = names or tuple(self._names)
+        places = [self._names.index(name) for name in chosen]
+        values = np.concatenate([point[:, places] for point in [*self._points, *newest]])
+        return {
+            name: values[:, i].astype(np.int64) if name in self._whole else values[:, i].copy()
+            for i, name in enumerate(chosen)
+        }
 
     def _merged(self, rows: Sequence[Row]) -> np.ndarray:
         """Rows of neighbouring updates as one point: [width, columns]."""

@@ -111,7 +111,7 @@ class Fields:
             self._set(name, self._check(integer, name, **bounds))
 
     def number(self, *names: str, **bounds: float) -> None:
-        """See `number`, likewise."""
+        """See `number`; of a `Range`, both ends have to fit."""
         for name in names:
             self._set(name, self._check(number, name, **bounds))
 

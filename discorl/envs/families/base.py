@@ -66,8 +66,8 @@ class Family(abc.ABC, Generic[Parameters, State]):
     there are, and how long their episodes can be. A range may be given as a pair or a number.
 
     All methods are pure, work on one task without a batch, and can be traced, vmapped and jitted
-    in their arrays. A family defines `begin`, `transition` and `observe`; one whose observations
-    are no function of the state, for they have noise, defines `reset` and `step` instead.
+    in their arrays. A family defines `begin`, `transition` and `observe`; one whose
+    observations are noisy defines `reset` and `step` instead.
 
     For exact reference returns, a family also tells its dynamics as a table. A *situation* is all
     that matters about a state besides the number of steps taken; `starts`, `lookahead` and
@@ -109,17 +109,17 @@ class Family(abc.ABC, Generic[Parameters, State]):
 
     def begin(self, parameters: Parameters, key: Key) -> State:
         """The state in which an episode of a member begins."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define begin")
 
     def transition(
         self, parameters: Parameters, state: State, action: Array, key: Key
     ) -> tuple[State, Array, Array]:
         """The state after an action, the reward, [] float32, and whether the task is over."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define transition")
 
     def observe(self, parameters: Parameters, state: State) -> Array:
         """What is seen of a state."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define observe")
 
     def reset(self, parameters: Parameters, key: Key) -> tuple[State, Array]:
         """Begins an episode of a member; returns its state and first observation."""

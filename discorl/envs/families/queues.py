@@ -5,7 +5,14 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.families.base import Family, Sizes, random_index, random_order, with_parity
+from discorl.envs.families.base import (
+    Family,
+    Sizes,
+    random_index,
+    random_number,
+    random_order,
+    with_parity,
+)
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -91,9 +98,9 @@ class Queues(Family[QueuesParameters, QueuesState]):
         first = with_parity(extra[0], rooms, parity + others)
         return QueuesParameters(
             rooms=_LEAST_ROOM + extra.at[0].set(first),
-            arrivals=jax.random.uniform(arrival_key, each, jnp.float32, *self.arrival),
-            services=jax.random.uniform(service_key, each, jnp.float32, *self.service),
-            costs=jax.random.uniform(cost_key, each, jnp.float32, *self.cost),
+            arrivals=random_number(arrival_key, self.arrival, each),
+            services=random_number(service_key, self.service, each),
+            costs=random_number(cost_key, self.cost, each),
             meanings=random_order(meaning_key, self.queues),
         )
 
