@@ -26,7 +26,7 @@ def seconds(config) -> float:
 
 
 def main() -> None:
-    for rule, env in (("lean2", "catch"), ("ppo", "chain:seed=1"), ("actor_critic", "catch")):
+    for rule, env in (("lean1", "catch"), ("ppo", "chain:seed=1"), ("actor_critic", "catch")):
         config = discorl.configure(rule=rule, env=env)
         few, many = (seconds(settings.replace(config, seeds=count)) for count in (3, 12))
         print(
