@@ -48,7 +48,7 @@ def path(tmp_path):
 @pytest.mark.parametrize("name", ["mine.csv", "notes.txt", ".hidden"])
 def test_a_folder_with_something_else_in_it_is_refused_and_left_alone(tmp_path, name):
     (tmp_path / name).write_text("update,b\n1,2\n")
-    with pytest.raises(UserError, match=f"not empty: it has {name}"):
+    with pytest.raises(UserError, match=f"nor empty: it has {name}"):
         Run.create(tmp_path, CONFIG)
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
@@ -58,7 +58,7 @@ def test_a_new_run_never_adopts_old_checkpoints(path):
     for name in ("metrics.csv", "rule.npz"):
         (path / name).unlink()
     before = sorted(path.rglob("*"))
-    with pytest.raises(UserError, match="not empty"):
+    with pytest.raises(UserError, match="nor empty"):
         Run.create(path, CONFIG)
     assert sorted(path.rglob("*")) == before
 

@@ -55,7 +55,9 @@ class PolicyAndValue(Rule):
         online = jax.lax.stop_gradient(online)
         v_t, v_tp1 = online["value"][:-1], online["value"][1:]
         discount_t = self.discount * (1 - trajectory.terminated.astype(v_t.dtype))
-        targets, metrics = self.estimate(trajectory, online["logits"][:-1], v_t, v_tp1, discount_t)
+        targets, metrics = self.estimate(
+            trajectory, self.policy(online)[:-1], v_t, v_tp1, discount_t
+        )
         weight = trajectory.learnable(v_t.dtype)
         metrics = {"value": v_t, "advantage_size": jnp.abs(targets["advantage"]), **metrics}
         return targets, state, {n: returns.weighted_mean(x, weight) for n, x in metrics.items()}

@@ -36,6 +36,7 @@ import discorl.cli.launch
 import discorl.cli.play
 import discorl.cli.report
 import discorl.cli.rules
+import discorl.cli.running
 import discorl.cli.sweep
 import discorl.cli.train
 import discorl.cli.verify  # noqa: F401
