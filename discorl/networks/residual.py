@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 
+from discorl.networks.convolutions import convolve
 from discorl.networks.layers import truncated_normal
 from discorl.types import Array, Key, Params
 
@@ -19,44 +19,8 @@ def _init_convolution(key: Key, inputs: int, outputs: int) -> Params:
 
 
 def _convolution(layer: Params, x: Array) -> Array:
-    return _convolve(x, layer["w"]) + layer["b"]
-
-
-@jax.custom_jvp
-def _convolve(x: Array, w: Array) -> Array:
-    """Convolves images [N, height, width, I] with a kernel [3, 3, I, O]."""
-    return jax.lax.conv_general_dilated(
-        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-
-
-@functools.partial(_convolve.defjvp, symbolic_zeros=True)
-def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    (x, w), (dx, dw) = primals, tangents
-    y = _convolve(x, w)
-    dy = jnp.zeros_like(y)
-    if not isinstance(dx, SymbolicZero):
-        dy += _convolve(dx, w)
-    if not isinstance(dw, SymbolicZero):
-        dy += jax.lax.platform_dependent(x, dw, cpu=_convolve_by_products, default=_convolve)
-    return y, dy
-
-
-def _convolve_by_products(x: Array, w: Array) -> Array:
-    """`_convolve` as one matrix product per image.
-
-    What matters is its transpose, the gradient of the kernel. XLA computes that as a convolution
-    with a kernel as large as the image, which is several times slower on a CPU than these products.
-    """
-    height, width = x.shape[1:3]
-
-    @functools.partial(jax.checkpoint, prevent_cse=False)  # patches are nine times the image
-    def convolve_one(image: Array) -> Array:
-        padded = jnp.pad(image, ((1, 1), (1, 1), (0, 0)))
-        shifted = [padded[i : i + height, j : j + width] for i in range(3) for j in range(3)]
-        return jnp.concatenate(shifted, axis=-1) @ w.reshape(-1, w.shape[-1])
-
-    return jax.lax.map(convolve_one, x)
+    padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    return convolve(padded, layer["w"]) + layer["b"]
 
 
 def _halve(x: Array) -> Array:
