@@ -47,8 +47,8 @@ class Rule(abc.ABC):
     # Training settings that suit this rule better than those of a preset.
     recipe: ClassVar[Mapping[str, Any]] = {}
     # More of them for the tasks of single presets, by name; a class with a recipe of its own does
-    # not inherit them. Settings of the rule itself, unless the
-    # user gives them, are a mapping under "rule".
+    # not inherit them. Settings of the rule itself, unless the user gives them, are a mapping under
+    # "rule". Those for MinAtar come from `benchmarks/recipe_search.py`.
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     discount: float = 0.997

@@ -96,6 +96,16 @@ class Lean(Rule):
         "adam_epsilon": 1e-5,
         "max_gradient_norm": 1.0,
     }
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "minatar": {
+            "learning_rate": 9.7e-3,
+            "num_envs": 8,
+            "batch": 32,
+            "replay_fraction": 0.75,
+            "discount": 0.99,
+            "reward_scale": 3.0,
+        },
+    }
     target_decay: ClassVar[float | None] = 0.9
     noise_scales: ClassVar[Mapping[str, float]] = {"hidden": 0.0, "output": 0.3}
 

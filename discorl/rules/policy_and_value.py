@@ -29,8 +29,11 @@ class PolicyAndValue(Rule):
         "unroll": 14,
         "max_gradient_norm": 1.0,
     }
-    # Few steps and a small network: of three rates, the one that suits all of these rules.
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {"small": {"learning_rate": 3e-3}}
+    # `small` has few steps and a small network: of three rates, the one that suits all of these.
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "small": {"learning_rate": 3e-3},
+        "minatar": {"learning_rate": 1.7e-3},
+    }
 
     value_cost: float = 0.5  # weight of the value loss
     entropy_cost: float = 0.01  # weight of the entropy bonus

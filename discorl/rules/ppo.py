@@ -31,11 +31,16 @@ class PPO(PolicyAndValue):
         "max_gradient_norm": 0.5,
         "adam_epsilon": 1e-5,
     }
-
-    # As in OpenAI's baselines (Huang et al. 2022, The 37 implementation details of proximal policy
-    # optimization), whose schedule is linear.
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         **PolicyAndValue.recipes,
+        "minatar": {
+            "num_envs": 64,
+            "batch": 64,
+            "learning_rate": 2.3e-3,
+            "rule": {"entropy_cost": 0.01, "epochs": 8},
+        },
+        # As in OpenAI's baselines (Huang et al. 2022, The 37 implementation details of proximal
+        # policy optimization), whose schedule is linear.
         "atari_small": {
             "num_envs": 8,
             "batch": 8,
