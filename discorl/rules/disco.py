@@ -94,6 +94,14 @@ class Disco(Rule):
     """
 
     name: ClassVar[str] = "disco"
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "minatar": {
+            "learning_rate": 1e-2,
+            "num_envs": 16,
+            "batch": 32,
+            "replay_fraction": 0.5,
+        },
+    }
     target_decay: ClassVar[float | None] = 0.9
 
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
