@@ -30,17 +30,17 @@ def make_learner(
 ) -> Learner:
     """Assembles the learner of an agent.
 
-    Schedules are laid over the agent's lifetime, which `Learner.init` is given.
+    Schedules span the agent's lifetime, an argument of `Learner.init`.
 
     Args:
         config: the agent.
-        rule: the rule that it learns by; the agent's discount takes the place of its own.
+        rule: the rule that it learns by; the agent's discount replaces the rule's.
         num_actions: actions of its environment.
         observation: shapes and dtypes of one observation of its environment; a single frame if
             frames are stacked.
-        network: makes a network from the rule's outputs and the shapes of what it sees; by default
-            what `config` says.
-        prepare: applied to observations before the network sees them.
+        network: makes a network from the rule's outputs and the shapes of its inputs; by default
+            the network that `config` describes.
+        prepare: applied to observations before the network.
         mixed_mode: see `Learner`.
 
     Raises:

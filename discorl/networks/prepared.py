@@ -16,7 +16,7 @@ def prepared(network: Network, prepare: Callable[[PyTree], PyTree]) -> Network:
 
     init = of_prepared(network.init)
     if network.recurrence is not None:
-        # The rest of the network reads what its recurrence makes of observations.
+        # Only the recurrence reads observations.
         encode = of_prepared(network.recurrence.encode)
         recurrence = dataclasses.replace(network.recurrence, encode=encode)
         return dataclasses.replace(network, init=init, recurrence=recurrence)
