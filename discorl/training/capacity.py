@@ -1,6 +1,6 @@
-"""Whether training fits into memory, found out before it is allocated.
+"""Checks that training fits into memory before anything is allocated.
 
-A state is measured by its shapes, before there is one. A program is measured by the compiler.
+The state is measured by its shapes, the program by the compiler's memory analysis.
 """
 
 import jax
@@ -14,7 +14,7 @@ from discorl.types import UserError
 
 
 def check_state(config: TrainConfig, state: TrainState) -> None:
-    """Refuses a run whose state, of all seeds, does not fit into memory."""
+    """Rejects a run whose state, summed over seeds, does not fit into memory."""
     agent = config.agent
     learner, replay = size_of(state.learner), size_of(state.replay)
     actor = size_of(state.actor)
@@ -51,9 +51,9 @@ def check_state(config: TrainConfig, state: TrainState) -> None:
 
 
 def check_program(config: TrainConfig, compiled: jax.stages.Compiled) -> None:
-    """Refuses a program that needs more memory, beside the state, than is available."""
+    """Rejects a program that needs more memory, beside the state, than is available."""
     found, free = compiled.memory_analysis(), memory.available()
-    needed = getattr(found, "temp_size_in_bytes", 0)  # not every backend tells
+    needed = getattr(found, "temp_size_in_bytes", 0)  # not every backend reports it
     if free is not None and needed > free:
         agent = config.agent
         raise UserError(
