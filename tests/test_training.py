@@ -366,7 +366,7 @@ def test_a_loss_that_is_no_number_is_told_once(capsys):
     assert discorl.train(**settings).lost.all()
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in said] == ["seed 0", "seed 1"]
-    assert "the loss is not a finite number by update" in said[0]
+    assert "the loss is not a finite number at update" in said[0]
 
 
 def test_an_environment_of_the_users_own():
