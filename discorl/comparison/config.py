@@ -1,4 +1,4 @@
-"""What is to be compared: rules, environments, the budget; from Python, TOML or a named suite."""
+"""The settings of a comparison: rules, environments and budget; from Python, TOML or a suite."""
 
 import dataclasses
 import os
@@ -95,7 +95,7 @@ class ComparisonConfig:
             )
 
     def rates(self, rule: RuleEntry) -> tuple[float, ...]:
-        """The candidate learning rates of a rule; empty for its recipe's own."""
+        """The candidate learning rates of a rule; empty: its recipe's."""
         return rule.learning_rates or self.learning_rates
 
     def seeds_of(self, rule: RuleEntry) -> int:
@@ -104,18 +104,18 @@ class ComparisonConfig:
 
     @property
     def runs_text(self) -> str:
-        """The number of agents, and of those rules that have fewer."""
+        """The number of agents, and that of rules with fewer."""
         fewer = [f"{r.seeds} of {r.label}" for r in self.rules if self.seeds_of(r) < self.seeds]
         return f"{self.seeds}" + (f" ({', '.join(fewer)})" if fewer else "")
 
     def rules_path(self, rule: RuleEntry) -> str | None:
-        """Where a rule is looked for first."""
+        """The folder or file to look for a rule in first."""
         return rule.settings.get("rules_path", self.settings.get("rules_path"))
 
     def training(
         self, rule: RuleEntry, environment: EnvironmentEntry, learning_rate: float | None = None
     ) -> TrainConfig:
-        """Settings of an agent, with as many updates as the steps allow."""
+        """Training settings of an agent, with the number of updates that `steps` determines."""
         settings = {**self.settings, **environment.settings, **rule.settings}
         if learning_rate is not None:
             settings["learning_rate"] = learning_rate
@@ -123,23 +123,23 @@ class ComparisonConfig:
         return with_steps(config, self.steps)
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings as JSON can hold them; `read` reads them back."""
+        """The settings for JSON; `read` reads them back."""
         return dataclasses.asdict(self)
 
 
 def configure_comparison(
     suite: str | os.PathLike[str] | None = None, **settings: Any
 ) -> ComparisonConfig:
-    """Puts the settings of a comparison together.
+    """Merges the settings of a comparison.
 
     Args:
         suite: name of a suite, or a TOML file; the settings given override its own.
-        **settings: fields of `ComparisonConfig`, or `more_rules` to come after the suite's; None
-            stands for not given. Rules and environments may be texts or tables with the fields of
-            `RuleEntry` and `EnvironmentEntry`; a text that names an entry of the suite is that one.
+        **settings: fields of `ComparisonConfig`, or `more_rules` to add to the suite's; None means
+            not given. Rules and environments may be texts, or tables with the fields of `RuleEntry`
+            and `EnvironmentEntry`; a text may name an entry of the suite.
 
     Raises:
-        UserError: a name or a value is not accepted.
+        UserError: a name or a value is invalid.
     """
     base = {} if suite is None else suite_files.load(suite)
     given = {name: value for name, value in settings.items() if value is not None}
@@ -161,7 +161,7 @@ def _without_missing(config: ComparisonConfig) -> ComparisonConfig:
 
 
 def read(values: Mapping[str, Any]) -> ComparisonConfig:
-    """Settings from a table of TOML or JSON; rules are not looked up yet."""
+    """Settings from a TOML or JSON table; rules are not looked up."""
     fields = [field.name for field in dataclasses.fields(ComparisonConfig)]
     specs.require_known("setting", values, fields)
     check_settings(values)
@@ -174,7 +174,7 @@ def read(values: Mapping[str, Any]) -> ComparisonConfig:
 
 
 def _check(config: ComparisonConfig) -> None:
-    """Raises `UserError`s now that would otherwise appear cell by cell."""
+    """Raises `UserError`s early that would otherwise appear cell by cell."""
     for rule in config.rules:
         if rules.find(rule.rule, config.rules_path(rule)) is None:
             rules.load(rule.rule)

@@ -24,7 +24,7 @@ NOTE = (
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Means over a rule's runs that count, None where nothing was counted; and its sweep."""
+    """The cost of a rule: means over its runs that count, None if unknown; and its sweep."""
 
     learning_rates: tuple[float, ...]
     steps: float | None

@@ -73,7 +73,7 @@ class EnvironmentEntry:
         fields.text("env")
         fields.text("label", empty=True)
         object.__setattr__(self, "label", self.label or self.env)
-        with contextlib.suppress(UserError):  # of a suite that may be installed by the next resume
+        with contextlib.suppress(UserError):  # its suite may be installed before the next resume
             object.__setattr__(self, "env", canonical(self.env))
         if self.random is None and self.optimal is None:
             return
@@ -82,9 +82,9 @@ class EnvironmentEntry:
 
 
 def read_entries(values: Any, kind: type[Entry], own: Sequence[Entry] = ()) -> tuple[Entry, ...]:
-    """Entries from texts and tables, or from one of them; a text gives the first field alone.
+    """Entries from texts and tables, or from one of them; a text sets only the first field.
 
-    A text that is the label or the first field of one of the `own` entries stands for it.
+    A text that is the label or the first field of one of the `own` entries selects it.
     """
     key = dataclasses.fields(kind)[0].name
     known: dict[Any, Entry] = {getattr(entry, key): entry for entry in reversed(own)}
@@ -111,7 +111,7 @@ def _entry(value: Any, kind: type[Entry], key: str) -> Entry:
 
 
 def check_settings(table: Mapping[str, Any], own: Mapping[str, str] = OWN_ARGUMENTS) -> None:
-    """Refuses `settings` of training that are not a table, or that have an argument in `own`."""
+    """Rejects `settings` of training that are not a table, or that have an argument in `own`."""
     settings = table.get("settings", {})
     if not isinstance(settings, Mapping):
         raise UserError(f"settings is {settings!r}; expected a table of settings")

@@ -60,7 +60,7 @@ def _on_host(env: str) -> bool:
     try:
         return envs.kind_of(env) == "host"
     except UserError:
-        return False  # its cells will fail, and say why
+        return False  # its cells will fail with this error
 
 
 class Results:
@@ -73,7 +73,7 @@ class Results:
         scales: Mapping[str, Scale],
         sha256: Mapping[str, str],
     ) -> None:
-        """Reads the records; scales of unavailable environments are missing."""
+        # Unavailable environments have no scale.
         self.path = path
         self.config = config
         self.scales = scales
@@ -87,7 +87,7 @@ class Results:
 
     @property
     def finished(self) -> bool:
-        """Whether every cell has ended, even if it failed, and no trials are to be proposed."""
+        """Whether every cell has ended, even if it failed, and no trial remains to be proposed."""
         search = self.config.search
         if search is not None and len(self.config.rules) < search.trials:
             return False
@@ -116,7 +116,7 @@ class Results:
 
     @property
     def measure(self) -> str:
-        """What scores are."""
+        """The name of the scores."""
         return "normalised score" if self.normalised else "return per episode"
 
     # --- scores -----------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Results:
     def aggregates(self) -> dict[str, dict[str, Estimate]]:
         """Every aggregate of every rule, with its interval.
 
-        Without a scale there is no optimum, and no gap to it.
+        The optimality gap needs a scale.
         """
         return {
             rule: {
@@ -234,7 +234,7 @@ class Results:
 
     @functools.cached_property
     def efficiency(self) -> dict[str, tuple[np.ndarray, Estimate]]:
-        """Steps and the interquartile mean of scores there, from where every agent has a return."""
+        """Steps, and the interquartile mean of scores there, once every agent has a return."""
         found = {}
         for rule in self.rules if self.tasks else ():
             steps = self.curves(rule, self.tasks[0])[0]

@@ -220,7 +220,7 @@ def _damage_reported(path: Path) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:  # the parsers of zip, npy and JSON fail in countless ways
-        raise DamagedCheckpoint(f"checkpoint {path} is damaged: {error}") from error
+        raise DamagedCheckpoint(f"checkpoint {path} cannot be read: {error}") from error
 
 
 def _to_leaf(path: Path, name: str, stored: np.ndarray, like: Any) -> Any:
