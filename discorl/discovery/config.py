@@ -36,7 +36,7 @@ class TaskConfig:
         object.__setattr__(self, "agent", given)
 
     def agent_like(self, default: AgentConfig) -> AgentConfig:
-        """One of its agents, which is like the default but for what is set here."""
+        """One of its agents: the default with the settings of this task."""
         try:
             return settings.replace(default, **self.agent)
         except UserError as error:
@@ -253,7 +253,7 @@ class DiscoverConfig:
 
     @property
     def regularisers(self) -> Regularisers:
-        """Those of a Disco rule."""
+        """Regularisers of a Disco rule."""
         return Regularisers(
             prediction_entropy=self.prediction_entropy_cost,
             target_mean=self.target_mean_cost,
@@ -262,7 +262,7 @@ class DiscoverConfig:
         )
 
     def groups(self) -> list[Group]:
-        """The groups of agents, with one for each size where an environment has ranges of sizes."""
+        """The groups of agents; an environment with ranges of sizes has one group per size."""
         names: dict[str, list[AgentConfig]] = {}
         groups = []
         for entry in self.population:
@@ -281,7 +281,7 @@ class DiscoverConfig:
         return tasks
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings as JSON can hold them; `settings.build` reads them back."""
+        """The settings for JSON; `settings.build` reads them back."""
         return dataclasses.asdict(self)
 
 
@@ -305,7 +305,7 @@ def _task(name: str, value: Any, kind: type[Task]) -> Task:
 
 
 def _unique_name(names: dict[str, list[AgentConfig]], env: str, agent: AgentConfig) -> str:
-    """The environment, with a number if it was named before with agents of another kind."""
+    """The environment, with a number if it appeared before with different agents."""
     kinds = names.setdefault(env, [])
     if agent not in kinds:
         kinds.append(agent)
