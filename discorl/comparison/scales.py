@@ -6,7 +6,7 @@ from typing import Any
 from discorl import envs
 from discorl.comparison.config import ComparisonConfig
 from discorl.comparison.entries import EnvironmentEntry
-from discorl.envs import Reference, families, suites
+from discorl.envs import Reference, families, references, suites
 from discorl.types import UserError, imports, specs
 
 
@@ -53,7 +53,7 @@ def scale_of(entry: EnvironmentEntry, *, alone: bool) -> Scale:
         environment = envs.make(entry.env)
     except UserError as error:
         raise UnavailableError(str(error)) from error
-    reference = getattr(environment, "reference", lambda: None)()
+    reference = references.of(environment)
     if reference is not None:
         return Scale(float(reference.random), float(reference.optimal))
     if alone:

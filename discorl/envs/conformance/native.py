@@ -27,7 +27,7 @@ class _Failed(Exception):
 def _call(name: str, function: Any, *arguments: Any) -> Any:
     try:
         return function(*arguments)
-    except Exception as error:  # whatever there is in somebody's environment
+    except Exception as error:  # raised by the environment
         raise _Failed(raised(name, error)) from error
 
 
@@ -104,7 +104,7 @@ def _keys(key: Key, index: Any, time: Any) -> tuple[Key, Key]:
 
 
 def _choose(environment: Environment, mask: Array | None, key: Key) -> Array:
-    """A random action; a legal one, if any is."""
+    """A random legal action; any action if none is legal."""
     if mask is None:
         return jax.random.randint(key, (), 0, environment.num_actions)
     return jax.random.categorical(key, jnp.where(mask | ~mask.any(), 0.0, -jnp.inf))
@@ -116,7 +116,7 @@ def _play_many(
     """Random actions from fresh starts: first observations [E, ...] and steps [E, T, ...].
 
     Also returns the action masks before the steps, [E, T, A], if there are any. Nothing is reset;
-    whatever follows the end of an episode is ignored.
+    steps after the end of an episode are ignored.
     """
 
     def play(index: Any) -> tuple[PyTree, Step, Array | None]:
@@ -158,7 +158,7 @@ def _ends(first: PyTree, step: Step) -> Finding:
     over = step.terminated | step.truncated
     if not over.any():
         return not_checked("ends", f"no episode ended within {steps} steps of random play")
-    last = np.cumsum(over, axis=1) * over == 1  # the first end of each
+    last = np.cumsum(over, axis=1) * over == 1  # the first end in each environment
     terminated = (step.terminated & last).sum()
     detail = f"of {count} episodes {terminated} terminated and {last.sum() - terminated} were "
     problem = (
@@ -173,7 +173,7 @@ def _ends(first: PyTree, step: Step) -> Finding:
 
 
 def _resets_itself(first: PyTree, step: Step) -> bool:
-    """Whether observations that start episodes also end all of them, and appear nowhere else."""
+    """Whether all episodes end with first observations, which appear nowhere within episodes."""
     starts = {_bytes(first, i) for i in range(step.reward.shape[0])}
     last, middle = [], []
     for index, ends in enumerate(step.terminated | step.truncated):
