@@ -322,7 +322,7 @@ def test_a_replay_that_does_not_fit_is_refused(tmp_path, monkeypatch):
     ("settings", "message"),
     [
         ({"hidden": (10**9,)}, r"hidden is \(1000000000,\): the network and its optimiser take"),
-        ({"seeds": 10**8}, r"seeds is 100000000: so many agents take .* expected at most \d+"),
+        ({"seeds": 10**8}, r"seeds is 100000000: this many agents take .* expected at most \d+"),
         ({"unroll": 10**8}, "an update with unroll 100000000, batch"),
         ({"env": "catch:rows=1000000,columns=1000000"}, r"hidden is \(16,\): the network"),
     ],

@@ -28,7 +28,7 @@ class Frames:
     """
 
     frame: PyTree
-    age: Array  # [M, B] int32, frames before this one in its episode; S - 1 stands for more
+    age: Array  # [M, B] int32, frames before this one in its episode, at most S - 1
 
 
 def stacked(observation: PyTree, size: int) -> PyTree:

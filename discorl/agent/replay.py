@@ -42,7 +42,7 @@ def init(trajectory_like: Trajectory, capacity: int) -> ReplayState:
 
 
 def add(state: ReplayState, trajectory: Trajectory) -> ReplayState:
-    """Stores the E trajectories of a rollout, [T, E], in place of the oldest ones."""
+    """Overwrites the oldest trajectories with the E of a rollout, [T, E]."""
     capacity, count = state.storage.action.shape[0], trajectory.action.shape[1]
     if count > capacity:
         raise UserError(f"cannot add {count} trajectories at once to a replay of {capacity}")

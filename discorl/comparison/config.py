@@ -32,33 +32,34 @@ class ComparisonConfig:
     environments: tuple[EnvironmentEntry, ...]
     """The environments."""
     steps: int = 50_000
-    """Environment steps that every agent may take; its rule's recipe makes updates of them."""
+    """Environment steps of every agent; its rule's recipe determines the number of updates."""
     seeds: int = 5
-    """Agents that each rule trains in each environment."""
+    """Agents per rule and environment."""
     seed: int = 0
-    """Seed of the first of them."""
+    """Seed of the first agent."""
     seeds_at_once: int = 0
-    """How many of them train together in one program; 0 for all."""
+    """Agents that train together in one program; 0: all."""
     learning_rates: tuple[float, ...] = ()
-    """Learning rates that each rule chooses from; one is taken as it is, none is the recipe's."""
+    """Candidate learning rates of each rule. A single one needs no sweep; without any, the recipe's
+    is used."""
     tune: Tuning = "suite"
     """Whether a rule has one learning rate for the whole suite, or one for each environment."""
     sweep_seeds: int = 2
-    """Agents that each learning rate is tried with."""
+    """Agents per candidate learning rate."""
     sweep_seed: int = 1_000_000
-    """Seed of the first of them, apart from those that are compared."""
+    """Seed of the first agent of the sweep; its seeds must differ from those compared."""
     keep_checkpoints: bool = False
-    """Whether to keep the trained agents; they take most of the room."""
+    """Whether to keep the trained agents, which take most of the disk space."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    """Settings of training for all, such as the size of the network."""
+    """Training settings of all agents, such as the size of the network."""
     over: tuple[str, ...] = ()
-    """Settings that the rules differ in, if this is a sweep; see `configure_sweep`."""
+    """Settings that vary between the rules, if this is a sweep; see `configure_sweep`."""
     search: Search | None = None
-    """How a sweep finds further trials, if they depend on the scores of earlier ones."""
+    """The search of an adaptive sweep, which proposes trials from the scores of earlier ones."""
     name: str = "comparison"
-    """What to call the comparison."""
+    """Name of the comparison."""
     about: str = ""
-    """What it is for."""
+    """Purpose of the comparison."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rates", read_rates(self.learning_rates))

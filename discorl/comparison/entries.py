@@ -32,15 +32,15 @@ class RuleEntry:
     rule: str
     """Name of the rule, optionally with settings, or its npz file."""
     label: str = ""
-    """What to call it; by default its name, or the folder and name of its file."""
+    """Its name in results; by default the rule's name, or the folder and name of its file."""
     learning_rates: tuple[float, ...] = ()
     """Learning rates to choose from; by default the comparison's."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    """Settings of training for this rule only."""
+    """Training settings of this rule."""
     seeds: int | None = None
-    """Agents that it trains in each environment; by default, and at most, the comparison's."""
+    """Agents per environment; by default, and at most, the comparison's."""
     optional: bool = False
-    """Whether a published rule is left out where it has not been fetched; `about` then says so."""
+    """Whether to skip a published rule that has not been fetched; `about` then says so."""
 
     def __post_init__(self) -> None:
         fields = Fields(self)
@@ -60,13 +60,13 @@ class EnvironmentEntry:
     env: str
     """Name of the environment, optionally with parameters."""
     label: str = ""
-    """What to call it; by default its name."""
+    """Its name in results; by default the environment's name."""
     random: float | None = None
-    """Return per episode that makes a score of 0; by default the environment's own reference."""
+    """Return per episode that maps to score 0; by default the environment's own reference."""
     optimal: float | None = None
-    """Return per episode that makes a score of 1; likewise."""
+    """Return per episode that maps to score 1; likewise."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    """Settings of training in this environment only."""
+    """Training settings in this environment."""
 
     def __post_init__(self) -> None:
         fields = Fields(self)

@@ -32,9 +32,9 @@ class EvolutionConfig:
     momentum: float = 0.9
     """Decay of the moving average of gradients."""
     cooldown: float = 0.7
-    """Share of the generations, at their end, in which steps decay; noise decays half as far."""
+    """Share of the generations, the last ones, in which steps decay; noise decays half as far."""
     least_decay: float = 0.1
-    """What steps decay to, as a share."""
+    """Share of their size that steps decay to."""
     shortest_life: int = 150
     """Updates of the shortest lives."""
     longest_life: int = 1000
@@ -46,13 +46,12 @@ class EvolutionConfig:
     most_difference: float = 1.0
     """Clip of the difference between the two lives of a pair."""
     parts: tuple[str, ...] = ()
-    """Parts of the rule's parameters to evolve, by the first name in their path; by default those
-    that the rule says (`Rule.noise_scales`)."""
+    """Parts of the rule's parameters to evolve, by the first key of their path; by default
+    `Rule.noise_scales` decides."""
     rank: int = 0
     """Rank of the perturbations of matrices; 0: full."""
     averaging: float = 4.0
-    """How strongly the average of the iterates prefers the latest: their weights grow with the
-    generation to this power."""
+    """Weights in the average of the iterates grow with the generation to this power."""
 
     def __post_init__(self) -> None:
         fields = Fields(self)

@@ -180,7 +180,7 @@ _SUITES = (
         "gymnasium",
         "host",
         "MIT",
-        "Whatever is registered with Gymnasium and has discrete actions",
+        "Any environment registered with Gymnasium that has discrete actions",
     ),
     Suite(
         "atari",

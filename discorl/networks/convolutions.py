@@ -45,7 +45,7 @@ def convolutions(layers: Params, image: Array, first: Sequence[tuple[int, int]] 
         first: sides and strides of the first layers; all others are 3 x 3 with stride 1.
 
     Raises:
-        UserError: the image is too small for so many layers.
+        UserError: the image is too small for this number of layers.
     """
     x = image
     for i in range(len(layers)):

@@ -50,7 +50,7 @@ def _is_image(leaf: jax.ShapeDtypeStruct, torso: Torso) -> bool:
 
 
 def _with_channels(images: Array) -> Array:
-    """Images [N, height, width] get one channel; those that have channels stay as they are."""
+    """Adds a channel to images [N, height, width] without channels."""
     return images[..., None] if images.ndim == 3 else images
 
 

@@ -30,7 +30,7 @@ from discorl.runs import npz
 from discorl.runs.files import naming
 from discorl.types import Params, UserError, imports, specs
 
-# A new rule is a module of its own and an entry here.
+# A new rule needs its own module and an entry here.
 REGISTRY: dict[str, type[Rule]] = {
     rule.name: rule for rule in (ActorCritic, Disco, Lean, Muesli, PolicyGradient, PPO, QLambda)
 }

@@ -39,7 +39,7 @@ class _Display(abc.ABC):
 
     @abc.abstractmethod
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The line as it is now."""
+        """The current line."""
 
     def _begin(self, transient: bool) -> None:
         """Draws this display instead of the enclosing one."""

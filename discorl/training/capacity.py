@@ -27,21 +27,21 @@ def check_state(config: TrainConfig, state: TrainState) -> None:
     seeds = f" for each of {config.seeds} seeds" if config.seeds > 1 else ""
     if needed / config.seeds <= free:
         raise UserError(
-            f"seeds is {config.seeds}: so many agents take {needed / GIB:.1f} GiB, and "
+            f"seeds is {config.seeds}: this many agents take {needed / GIB:.1f} GiB, and "
             f"{free / GIB:.1f} GiB of memory are available: expected at most "
             f"{int(config.seeds * free / needed)}"
         )
     if replay >= max(learner, actor):
         most = max(0, int(agent.replay * (free - needed + replay) / replay))
         raise UserError(
-            f"replay is {agent.replay}: so many trajectories{seeds} take {replay / GIB:.1f} GiB, "
+            f"replay is {agent.replay}: this many trajectories{seeds} take {replay / GIB:.1f} GiB, "
             f"and {free / GIB:.1f} GiB of memory are available: keep fewer than {most}, with "
             f"`--replay N`{or_preset}"
         )
     what = (
         f"hidden is {agent.network.hidden}: the network and its optimiser{seeds} take"
         if learner >= actor
-        else f"num_envs is {agent.num_envs}: so many environments of {config.env}{seeds} take"
+        else f"num_envs is {agent.num_envs}: this many environments of {config.env}{seeds} take"
     )
     size = max(learner, actor)
     raise UserError(

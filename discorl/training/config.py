@@ -31,7 +31,7 @@ class TrainConfig:
     env: str = DEFAULT_ENVIRONMENT
     """Environment: a name, optionally with parameters (`catch:rows=8,columns=8`)."""
     preset: str = "published"
-    """Where the other settings start from."""
+    """Defaults of the other settings."""
     rules_path: str | None = None
     """Folder or file to look for the rule in first."""
     agent: AgentConfig = AgentConfig()
@@ -39,9 +39,9 @@ class TrainConfig:
     seed: int = 0
     """Seed of the run, or of the first of several."""
     seeds: int = 1
-    """How many agents to train at once, with seeds `seed`, `seed + 1`, ..."""
+    """Number of agents to train at once, with seeds `seed`, `seed + 1`, ..."""
     updates: int = 1000
-    """How many updates to make."""
+    """Number of updates."""
     log_every: int = 1
     """Updates that one row of the metrics averages over."""
     checkpoint_every: int = 200

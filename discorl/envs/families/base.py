@@ -317,6 +317,6 @@ def random_order(key: Key, size: int) -> Array:
 
 def with_parity(number: Array, size: int, wanted: Array) -> Array:
     """The number if it has the wanted parity, else a neighbour in [0, size) that has."""
-    # Numbers swap in pairs, an even one with the next. The last of an odd size goes one down.
+    # An even number swaps with the next one. The last number of an odd size goes one down.
     neighbour = jnp.where((number ^ 1) < size, number ^ 1, number - 1)
     return jnp.where(number % 2 == wanted % 2, number, neighbour)

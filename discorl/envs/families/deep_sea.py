@@ -106,7 +106,7 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
 
     def observe(self, parameters: DeepSeaParameters, state: PlaceState) -> Array:
         """The diver's square; its row is the number of steps taken."""
-        # There is no square below the last row, so at the end of the deepest sea the vector is zero.
+        # The row below the last one has no squares, so the deepest sea ends with a zero vector.
         return jax.nn.one_hot(state.time * self.size + state.place, self.size**2)
 
     def observations(self, parameters: DeepSeaParameters) -> Array:

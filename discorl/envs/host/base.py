@@ -178,7 +178,7 @@ def _leaf_as_declared(found: Any, expected: jax.ShapeDtypeStruct, count: int) ->
         return found
     array = np.asarray(found)
     if array.dtype.hasobject:
-        raise TypeError(f"a {type(found).__name__} in place of an array")
+        raise TypeError(f"a {type(found).__name__} instead of an array")
     if array.shape[:1] != (count,):
         raise EnvironmentFailure(f"returned observations of shape {array.shape}; expected {whole}")
     if array.shape[1:] != expected.shape:  # of all environments
