@@ -124,17 +124,17 @@ def rollout(
         trajectory,
         observation=seen,
         recurrent_state=jax.tree.map(lambda x: x[None], recurrent_state),
-        action_mask=jax.tree.map(_append, trajectory.action_mask, last_mask),
+        action_mask=jax.tree.map(
+            lambda masks, last: jnp.concatenate([masks, last[None]]),
+            trajectory.action_mask,
+            last_mask,
+        ),
     )
     episode_return, episode_length, statistics = _count_episodes(state, trajectory)
     state = ActorState(
         states, observations, awaiting_reset, episode_return, episode_length, new_recurrent_state
     )
     return state, trajectory, statistics
-
-
-def _append(rows: Array, row: Array) -> Array:
-    return jnp.concatenate([rows, row[None]])
 
 
 def _put(rows: PyTree, row: PyTree, index: Array | int) -> PyTree:

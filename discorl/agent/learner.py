@@ -131,7 +131,7 @@ class Learner:
             outputs, pullback, root = jax.vjp(
                 lambda params: self.outputs(params, trajectory), state.params, has_aux=True
             )
-            details, rule_state, metrics = self._ask(state, eta, trajectory, outputs, root)
+            details, rule_state, metrics = self._targets(state, eta, trajectory, outputs, root)
             output_gradients, loss_metrics = jax.grad(self._loss, has_aux=True)(
                 outputs, details.targets, trajectory
             )
@@ -143,7 +143,7 @@ class Learner:
             metrics |= loss_metrics | norms
         else:
             outputs, root = self.outputs(state.params, trajectory)
-            details, rule_state, metrics = self._ask(state, eta, trajectory, outputs, root)
+            details, rule_state, metrics = self._targets(state, eta, trajectory, outputs, root)
             moved, step_metrics = self._many_steps(
                 state, trajectory, details.targets, step_size, steps_key
             )
@@ -158,7 +158,7 @@ class Learner:
         state = LearnerState(params, target_params, optimizer, rule_state, key, state.updates + 1)
         return state, metrics, details
 
-    def _ask(
+    def _targets(
         self,
         state: LearnerState,
         eta: Params,
@@ -174,10 +174,11 @@ class Learner:
             target = self._summarise(
                 eta, state.target_params, target_outputs, target_root, trajectory
             )
-        targets, rule_state, told = self.rule.targets(eta, state.rule, trajectory, online, target)
-        metrics = {f"rule/{name}": value for name, value in told.items()}
+        targets, rule_state, metrics = self.rule.targets(
+            eta, state.rule, trajectory, online, target
+        )
         details = Details(targets, online, target, self.rule.policy(outputs))
-        return details, rule_state, metrics
+        return details, rule_state, {f"rule/{name}": value for name, value in metrics.items()}
 
     def _many_steps(
         self,

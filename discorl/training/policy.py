@@ -122,10 +122,10 @@ class Policy:
                 mask does not fit.
         """
         rows, batched = self._as_batch(observation)
+        count = jax.tree.leaves(rows)[0].shape[0]
         if state is None:
-            state = self.init(jax.tree.leaves(rows)[0].shape[0])
+            state = self.init(count)
         if action_mask is not None:
-            count = jax.tree.leaves(rows)[0].shape[0]
             action_mask = self._as_mask(action_mask, count if batched else None)
         logits, state = self._step(self.params, rows, state, action_mask)
         chosen = jnp.argmax(logits, axis=-1) if key is None else jax.random.categorical(key, logits)

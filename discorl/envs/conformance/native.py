@@ -61,11 +61,13 @@ def _types(environment: Environment) -> Finding:
     key, scalar = jax.random.key(0), jax.ShapeDtypeStruct((), jnp.int32)
     begun = _call("reset", jax.eval_shape, environment.reset, key)
     if not isinstance(begun, tuple) or len(begun) != 2:
-        return Finding("types", False, f"reset returned {_kind(begun)}; {_PAIRS['reset']}")
+        expected = "expected a state and an observation"
+        return Finding("types", False, f"reset returned {_kind(begun)}; {expected}")
     state, first = begun
     done = _call("step", jax.eval_shape, environment.step, state, scalar, key)
     if not isinstance(done, tuple) or len(done) != 2 or not isinstance(done[1], Step):
-        return Finding("types", False, f"step returned {_kind(done)}; {_PAIRS['step']}")
+        expected = "expected a state and a discorl.envs.Step"
+        return Finding("types", False, f"step returned {_kind(done)}; {expected}")
     following, step = done
     mask = _call("action_mask", jax.eval_shape, environment.action_mask, state)
     expected_mask = mask and jax.ShapeDtypeStruct((environment.num_actions,), bool)
@@ -80,12 +82,6 @@ def _types(environment: Environment) -> Finding:
         *mismatch("action_mask", mask, expected_mask),
     ]
     return judge("types", problems, "reset and step return what is declared")
-
-
-_PAIRS = {
-    "reset": "expected a state and an observation",
-    "step": "expected a state and a discorl.envs.Step",
-}
 
 
 def _kind(found: Any) -> str:
