@@ -4,14 +4,12 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-import jax
-
 from discorl.agent import frames
 from discorl.agent.config import AgentConfig, NetworkConfig
 from discorl.agent.learner import Learner
 from discorl.agent.optimiser import make_optimiser
 from discorl.networks import Network, standard
-from discorl.networks.prepared import prepared
+from discorl.networks.prepared import make_prepared
 from discorl.rules.base import Rule
 from discorl.types import OutputSpec, PyTree, UserError, imports, specs
 
@@ -53,12 +51,8 @@ def make_learner(
         )
     rule = dataclasses.replace(rule, discount=config.discount)
     seen = frames.stacked(observation, config.frame_stack)
-    if prepare is not None:
-        seen = _shapes_after(prepare, seen)
     make = network or functools.partial(_make_network, config.network)
-    net = make(rule.outputs(num_actions), seen)
-    if prepare is not None:
-        net = prepared(net, prepare)
+    net = make_prepared(functools.partial(make, rule.outputs(num_actions)), seen, prepare)
     warmup_updates = config.optimiser.warmup_steps / config.steps_per_update
     warmup = round(warmup_updates * rule.epochs * rule.minibatches)
     optimiser = make_optimiser(config.optimiser, warmup=warmup)
@@ -85,10 +79,3 @@ def _make_own_network(text: str, outputs: OutputSpec, observation: PyTree) -> Ne
     if not isinstance(made, Network):
         raise UserError(f"{text} made a {type(made).__name__}; expected a discorl.Network")
     return made
-
-
-def _shapes_after(prepare: Callable[[PyTree], PyTree], observation: PyTree) -> PyTree:
-    """Shapes and dtypes of one observation after `prepare`, which takes a batch."""
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), observation)
-    made = jax.eval_shape(prepare, batch)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), made)

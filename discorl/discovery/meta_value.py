@@ -15,7 +15,7 @@ import optax
 from discorl.agent.config import OptimiserConfig
 from discorl.agent.optimiser import make_optimiser
 from discorl.networks import Network, standard
-from discorl.networks.prepared import prepared
+from discorl.networks.prepared import make_prepared
 from discorl.networks.standard import Torso
 from discorl.rules import returns
 from discorl.rules.returns import Moments
@@ -63,11 +63,7 @@ class MetaValue:
         build = functools.partial(
             standard, spec, torso=self.torso, hidden=self.hidden, filters=self.filters
         )
-        prepare = self.prepare
-        if prepare is None:
-            return build(self.observation)
-        seen = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], prepare(self._batch())))
-        return prepared(build(seen), prepare)
+        return make_prepared(build, self.observation, self.prepare)
 
     @functools.cached_property
     def _optimizer(self) -> optax.GradientTransformation:
@@ -75,10 +71,8 @@ class MetaValue:
 
     def init(self, key: Key) -> MetaValueState:
         """A fresh meta-value function."""
-        return self.init_from(self._network.init(key, self._batch()))
-
-    def _batch(self) -> PyTree:
-        return jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), self.observation)
+        batch = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), self.observation)
+        return self.init_from(self._network.init(key, batch))
 
     def init_from(self, params: Params) -> MetaValueState:
         """A meta-value function with these parameters and a fresh optimiser."""

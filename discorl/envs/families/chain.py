@@ -76,7 +76,7 @@ class Chain(PlaceFamily[ChainParameters]):
         )
         places = self.length - random_index(place_key, self.length // 2 + 1)
         correct = random_index(correct_key, self.actions, (self.length,))
-        later = jnp.where(self._exists(places), correct, 0)[1:].sum()
+        later = jnp.where(jnp.arange(self.length) < places, correct, 0)[1:].sum()
         first = with_parity(correct[0], self.actions, parity + later)
         goal = random_number(goal_key, self.goal)
         # Even the whole time limit costs no more than half the goal.
@@ -94,10 +94,6 @@ class Chain(PlaceFamily[ChainParameters]):
             setback=1 + random_index(setback_key, self.length),
         )
 
-    def _exists(self, places: Array) -> Array:
-        """Which places a chain has: [length] bool."""
-        return jnp.arange(self.length) < places
-
     def transition(
         self, parameters: ChainParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
@@ -113,8 +109,8 @@ class Chain(PlaceFamily[ChainParameters]):
     def lookahead(self, parameters: ChainParameters, time: Array, values: Array) -> Array:
         place = jnp.arange(self.length)
         # The value past the last place of the table is never used: a chain is complete there.
-        goes_on = jnp.where(place + 1 < parameters.places, jnp.roll(values, -1), parameters.goal)
+        ahead = jnp.where(place + 1 < parameters.places, jnp.roll(values, -1), parameters.goal)
         back = values[jnp.maximum(place - parameters.setback, 0)]
         wrong = parameters.temptations + jnp.where(parameters.fatal, 0, back)
         is_correct = jax.nn.one_hot(parameters.correct, self.actions, dtype=bool)
-        return jnp.where(is_correct, goes_on[:, None], wrong[:, None]) - parameters.cost
+        return jnp.where(is_correct, ahead[:, None], wrong[:, None]) - parameters.cost

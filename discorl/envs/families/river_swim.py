@@ -68,7 +68,8 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
             key, 6
         )
         places = self.length - random_index(place_key, self.length // 2 + 1)
-        rapids = jax.random.bernoulli(rapid_key, 0.5, (self.length,)) & self._exists(places)
+        rapids = jax.random.bernoulli(rapid_key, 0.5, (self.length,))
+        rapids &= jnp.arange(self.length) < places
         # Rapids at the first place give their number its parity.
         first = (rapids[1:].sum() + parity) % 2 == 1
         source = random_number(source_key, self.source)
@@ -80,10 +81,6 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
             mouth=source * random_number(mouth_key, self.mouth),
             mirrored=jax.random.bernoulli(mirror_key),
         )
-
-    def _exists(self, places: Array) -> Array:
-        """Which places a river has: [length] bool."""
-        return jnp.arange(self.length) < places
 
     def transition(
         self, parameters: RiverSwimParameters, state: PlaceState, action: Array, key: Key
