@@ -120,7 +120,7 @@ def test_a_file_beside_another(tmp_path):
     config = configure_comparison(folder / "more.toml")
     assert (config.seeds, config.steps) == (7, 96)
     (folder / "base.toml").write_text('extends = "../suites/more.toml"')
-    with pytest.raises(UserError, match="which extends this file in turn"):
+    with pytest.raises(UserError, match="which in turn extends this file"):
         configure_comparison(folder / "more.toml")
     (folder / "base.toml").write_text("extends = 3")
     with pytest.raises(UserError, match="extends is 3; expected a suite's name"):
@@ -192,7 +192,7 @@ def test_refusals(settings, message):
 
 def test_scales_must_be_known(tmp_path):
     environments = ["probes:ConstantReward", "catch"]
-    with pytest.raises(UserError, match="has no returns of its own to normalise scores by"):
+    with pytest.raises(UserError, match="has no reference returns to normalise scores by"):
         discorl.compare(rules=["ppo"], environments=environments, out=tmp_path / "run")
     # A slip of the pen is no suite that is not installed, and does not wait until all is trained.
     scaled = {"env": "katch", "random": 0, "optimal": 1}

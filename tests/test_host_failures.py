@@ -276,7 +276,7 @@ def test_the_checker_says_what_it_leaves_out(capsys, monkeypatch):
     findings = {finding.check: finding for finding in conformance.check(Unseeded(), steps=20)}
     for check in ("determinism", "by hand"):
         assert findings[check].verdict == "not checked"
-        assert findings[check].detail.startswith("it is declared that the same seed")
+        assert findings[check].detail.startswith("the environment declares that the same seed")
     assert findings["types"].verdict == "ok"
     monkeypatch.setitem(envs.REGISTRY, "unseeded", Unseeded)
     with pytest.raises(SystemExit):

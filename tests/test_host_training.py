@@ -83,7 +83,7 @@ def test_a_resumed_run_starts_its_environments_anew(trained, tmp_path, capsys):
     assert stop
     result = discorl.train(resume=tmp_path / "run", environment=Clocks())
     assert result.finished
-    assert "start anew, with other seeds" in capsys.readouterr().err
+    assert "restart with other seeds" in capsys.readouterr().err
     assert result.metrics["update"].tolist() == [1, 2, 3, 4, 5, 6]
     np.testing.assert_array_equal(result.metrics[TOTAL_LOSS][:2], trained.metrics[TOTAL_LOSS][:2])
 

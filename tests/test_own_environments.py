@@ -84,7 +84,7 @@ def test_of_many_functions_the_nearest_are_named(write):
         ("raise RuntimeError('no luck')", "cannot be imported: it raised RuntimeError: no luck"),
         ("raise ValueError('no luck')", "cannot be imported: it raised ValueError: no luck"),
         ("import nowhere_to_be_found", "it raised ModuleNotFoundError: No module named 'nowhere_"),
-        ("raise SystemExit(2)", "SystemExit: 2; what only a script should do belongs under `if __"),
+        ("raise SystemExit(2)", "SystemExit: 2; put script code under `if __"),
     ],
 )
 def test_what_a_module_raises_is_told(write, line, message):

@@ -110,9 +110,9 @@ def test_training_with_an_object_needs_it_again(write, tmp_path):
     assert not np.array_equal(plain.metrics[TOTAL_LOSS], whole.metrics[TOTAL_LOSS])
     for checkpoint in sorted((run / "checkpoints").iterdir())[1:]:
         checkpoint.unlink()
-    with pytest.raises(UserError, match=r"with a rule of its own: give it again, as `rule=...`"):
+    with pytest.raises(UserError, match=r"with its own rule: give it again, as `rule=...`"):
         discorl.train(resume=run, accept_changes=True)
-    with pytest.raises(UserError, match=r"with a rule of its own: give it again, as `rule=...`"):
+    with pytest.raises(UserError, match=r"with its own rule: give it again, as `rule=...`"):
         discorl.evaluate(run)
     resumed = discorl.train(resume=run, rule=rule)  # its parameters are in the run
     assert resumed.finished

@@ -160,9 +160,9 @@ def test_processes_with_other_settings_or_parameters_are_named(monkeypatch):
 def test_a_process_that_is_gone_is_reported_in_one_line(capfd):
     with pytest.raises(ValueError) as error:
         raise ValueError("UNKNOWN: Gloo AllGather failed: Connection closed by peer")
-    processes._tell(error.value)
-    line = "discorl: process 0: another process is gone: UNKNOWN: Gloo AllGather failed: Connection"
-    assert capfd.readouterr().err == f"{line} closed by peer\n"
+    processes._report(error.value)
+    line = "discorl: process 0: another process has died: UNKNOWN: Gloo AllGather failed"
+    assert capfd.readouterr().err == f"{line}: Connection closed by peer\n"
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_nothing_is_lost_when_every_checkpoint_is_damaged(run):
     run.log(rows(1))
     run.save(1, state(1))
     (run.path / "checkpoints" / "00000001.npz").write_bytes(b"")
-    with pytest.raises(UserError, match="no checkpoint is left whole"):
+    with pytest.raises(UserError, match="no checkpoint is intact"):
         run.restore(TEMPLATE)
     assert run.metrics()["update"].tolist() == [1]
     assert run.checkpoint_updates() == [1]
@@ -209,7 +209,7 @@ def test_a_full_disk_is_reported_and_survived(run):
     run.close()
     save, log, *rest = finish(child(FILL, run.path)).splitlines()
     assert not rest
-    assert "the checkpoint of update 1 stands" in save
+    assert "the last one is of update 1" in save
     assert f"`--resume {run.path}`" in save
     assert "metrics.csv" in log
 
@@ -220,7 +220,7 @@ def test_a_full_disk_by_its_own_name(run, monkeypatch, number):
         raise OSError(number, "no space")
 
     monkeypatch.setattr(checkpoints, "save", full)
-    with pytest.raises(UserError, match=r"no room left.*none stands yet"):
+    with pytest.raises(UserError, match=r"no room left.*there is none yet"):
         run.save(1, state(1))
 
 
@@ -229,7 +229,7 @@ def test_a_folder_that_cannot_be_written_any_more(run, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(checkpoints, "save", refused)
-    with pytest.raises(UserError, match=r"cannot write the run .*Permission denied.*none stands"):
+    with pytest.raises(UserError, match=r"cannot write the run .*Permission denied.*is none yet"):
         run.save(1, state(1))
 
 

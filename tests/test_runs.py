@@ -180,9 +180,9 @@ def test_tensorboard_has_a_folder_per_seed(run):
 @pytest.mark.parametrize(
     ("config", "settings", "out", "resume", "message"),
     [
-        ("config", {"seed": 1}, None, None, "give one of config, resume and single settings"),
-        ("config", {}, None, "run", "give one of config, resume and single settings"),
-        (None, {"seed": 1}, None, "run", "give one of config, resume and single settings"),
+        ("config", {"seed": 1}, None, None, "give only one of config, resume and single"),
+        ("config", {}, None, "run", "give only one of config, resume and single"),
+        (None, {"seed": 1}, None, "run", "give only one of config, resume and single"),
         (None, {}, "new", "run", "give either resume or out"),
         (None, {}, None, None, "out is None; expected a folder that all processes share"),
     ],

@@ -38,7 +38,7 @@ def test_bins_are_for_continuous_actions(space):
 
 @pytest.mark.parametrize("bins", [None, 3])
 def test_actions_need_bounds(bins):
-    with pytest.raises(UserError, match=r"mine: actions of Box.* are not bounded; expected bounds"):
+    with pytest.raises(UserError, match=r"mine: actions of Box.* are not bounded; expected finite"):
         actions_of(spaces.Box(-np.inf, 1, (2,)), bins, "mine")
 
 

@@ -322,7 +322,7 @@ def test_a_replay_that_does_not_fit_is_refused(tmp_path, monkeypatch):
     ("settings", "message"),
     [
         ({"hidden": (10**9,)}, r"hidden is \(1000000000,\): the network and its optimiser take"),
-        ({"seeds": 10**8}, r"seeds is 100000000: so many agents take .* expected at most \d+"),
+        ({"seeds": 10**8}, r"seeds is 100000000: this many agents take .* expected at most \d+"),
         ({"unroll": 10**8}, "an update with unroll 100000000, batch"),
         ({"env": "catch:rows=1000000,columns=1000000"}, r"hidden is \(16,\): the network"),
     ],
@@ -366,7 +366,7 @@ def test_a_loss_that_is_no_number_is_told_once(capsys):
     assert discorl.train(**settings).lost.all()
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in said] == ["seed 0", "seed 1"]
-    assert "the loss is not a finite number by update" in said[0]
+    assert "the loss is not a finite number at update" in said[0]
 
 
 def test_an_environment_of_the_users_own():

@@ -130,7 +130,7 @@ def test_odd_archives_are_refused(tmp_path):
         (write_members(tmp_path / "v9.npz", [("a.npy", b"\x93NUMPY\x09\x00")]), "npy version"),
         (
             write_members(tmp_path / "lzma.npz", [("a.npy", array)], zipfile.ZIP_LZMA),
-            "compressed in a way",
+            "has a compression that npz does not use",
         ),
     ]:
         with pytest.raises(UserError, match=said):

@@ -277,7 +277,7 @@ def test_an_evaluation_and_an_imitation_stack_as_well():
     scoring = Scoring(OVERLAPPING, RULE, jax.random.key(0))
     keys = jax.random.split(jax.random.key(0), 2)
     state = jax.eval_shape(scoring._programs[DRIFT]._begin, (), keys, jnp.int32(1))
-    _, metrics = jax.eval_shape(scoring._programs[DRIFT]._go_on, (), state, ETA, jnp.int32(1))
+    _, metrics = jax.eval_shape(scoring._programs[DRIFT]._train, (), state, ETA, jnp.int32(1))
     assert metrics[RETURN].shape[0] == 2
     fields = {field.name: getattr(RULE, field.name) for field in dataclasses.fields(RULE)}
     agents = Imitators(OVERLAPPING.groups()[0], OVERLAPPING, Imitated(**fields))

@@ -1,7 +1,7 @@
 """Acting: from an environment and a policy to trajectories, as pure functions.
 
-Environments do not reset themselves; this module does it, and so decides what a trajectory shows
-of an episode's end. `discorl.types.Trajectory` states the convention.
+Environments do not reset themselves. This module resets them, by the convention that
+`discorl.types.Trajectory` states.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ from discorl.networks.recurrence import blank_state, forget
 from discorl.types import Array, Key, PyTree, Trajectory, validation
 
 # Observations [E, ...], recurrent states [E, ...] and legal actions [E, A] -> logits [E, A] and the
-# next recurrent states. An agent without memory passes on the () that it is given. The mask is None
-# in environments without one.
+# next recurrent states, which are () for an agent without memory. The mask is None if the
+# environment has none.
 Policy = Callable[[PyTree, PyTree, Array | None], tuple[Array, PyTree]]
 
 
@@ -28,8 +28,8 @@ class ActorState:
     environment: PyTree  # states of the environments, [E, ...]
     observation: PyTree  # the latest observations, [E, ...]
     awaiting_reset: Array  # [E] bool, the episode was truncated by the latest step
-    episode_return: Array  # [E] float, so far, of the episode under way
-    episode_length: Array  # [E] int32, so far, of the episode under way
+    episode_return: Array  # [E] float, of the current episode so far
+    episode_length: Array  # [E] int32, of the current episode so far
     recurrent_state: PyTree = ()  # of the network, before the latest observations, [E, ...]
 
 
@@ -41,7 +41,7 @@ class EpisodeStatistics:
     return_sum: Array  # [] float
     length_sum: Array  # [] int32
     count: Array  # [] int32, episodes
-    steps: Array  # [] int32, all steps taken in the environments; a filler is not one
+    steps: Array  # [] int32, all environment steps, without fillers
 
 
 def init(
@@ -73,13 +73,13 @@ def rollout(
     environment is reset. A truncation by the last step of a rollout costs no filler: the next
     rollout starts with a new episode. So `truncated` implies the fillers, and `filler` is None.
 
-    The state is that of `init` or of the previous rollout. Returns the new state, a trajectory,
+    The state comes from `init` or from the previous rollout. Returns the new state, a trajectory,
     [T, E], and statistics of the episodes.
     """
     validation.integer("length", length, least=1)
     num_environments = state.awaiting_reset.shape[0]
-    # Keys are split and actions' noise is drawn before the loop, where it costs a few wide
-    # operations instead of several small ones a step.
+    # Keys and noise are drawn before the loop: a few wide operations are faster than several small
+    # ones per step.
     noise_key, step_key, reset_key = jax.random.split(key, 3)
     noise = jax.random.gumbel(noise_key, (length, num_environments, environment.num_actions))
     step_keys = jax.random.split(step_key, (length, num_environments))
@@ -90,7 +90,7 @@ def rollout(
         t, noise, step_keys, reset_keys = inputs
         action_mask = jax.vmap(environment.action_mask)(states)
         logits, recurrent_state = policy(observations, recurrent_state, action_mask)
-        actions = jnp.argmax(logits + noise, axis=-1)  # a sample: the Gumbel-max trick
+        actions = jnp.argmax(logits + noise, axis=-1)  # the Gumbel-max trick
         states, step = jax.vmap(environment.step)(states, actions, step_keys)
         terminated = step.terminated & ~is_filler
         truncated = step.truncated & ~step.terminated & ~is_filler
@@ -111,8 +111,8 @@ def rollout(
         state.awaiting_reset, environment, reset_keys[0], (state.environment, state.observation)
     )
     recurrent_state = forget(state.recurrent_state, state.awaiting_reset)
-    # Observations are written into their place among T+1: to stack T and join the last to them
-    # would copy all of them once more.
+    # Observations are written into a buffer of T+1. Stacking T and appending the last would copy
+    # all of them again.
     room = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape), x.dtype), start[1])
     (states, observations, awaiting_reset, new_recurrent_state, seen), trajectory = jax.lax.scan(
         act,
@@ -124,17 +124,17 @@ def rollout(
         trajectory,
         observation=seen,
         recurrent_state=jax.tree.map(lambda x: x[None], recurrent_state),
-        action_mask=jax.tree.map(_append, trajectory.action_mask, last_mask),
+        action_mask=jax.tree.map(
+            lambda masks, last: jnp.concatenate([masks, last[None]]),
+            trajectory.action_mask,
+            last_mask,
+        ),
     )
     episode_return, episode_length, statistics = _count_episodes(state, trajectory)
     state = ActorState(
         states, observations, awaiting_reset, episode_return, episode_length, new_recurrent_state
     )
     return state, trajectory, statistics
-
-
-def _append(rows: Array, row: Array) -> Array:
-    return jnp.concatenate([rows, row[None]])
 
 
 def _put(rows: PyTree, row: PyTree, index: Array | int) -> PyTree:
@@ -155,7 +155,7 @@ def _reset_where(ended: Array, environment: Environment, keys: Key, current: PyT
         def begin(current: PyTree) -> PyTree:
             return jax.tree.map(lambda x, y: pick(ended, x, y), reset(keys), current)
 
-        # Steps may say in bool what resets say in float32.
+        # `step` and `reset` may return different dtypes, such as bool and float32.
         current = jax.tree.map(
             lambda x, like: x if x.dtype == like.dtype else x.astype(like.dtype),
             current,
@@ -165,8 +165,8 @@ def _reset_where(ended: Array, environment: Environment, keys: Key, current: PyT
     count = ended.shape[0]
     at_once = min(environment.resets_at_once, count)
 
-    # Episodes end rarely: most steps reset nothing here, and none resets more than needed, whereas
-    # a fixed number of fresh starts a step is idle work in most steps and short of starts in some.
+    # Episodes end rarely. This loop resets no more than needed, while a fixed number of resets per
+    # step would be wasted in most steps and too small in some.
     def reset_some(carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
         pending, current = carry
         index = jnp.nonzero(pending, size=at_once, fill_value=count)[0]
@@ -183,16 +183,16 @@ def _count_episodes(
     """Return [E] and length [E] of the current episodes, and statistics of the finished ones."""
     ended = trajectory.cut()
     real = ~trajectory.fillers()
-    # A step belongs to a finished episode exactly if some episode ends at it or later.
+    # A step belongs to a finished episode if and only if an episode ends at it or later.
     finished = jax.lax.cummax(ended.astype(jnp.int8), axis=0, reverse=True).astype(bool)
-    # What an episode brings along from before counts like one more step in front.
+    # The sums carried over from the previous rollout count as one more step in front.
     finished = jnp.concatenate([finished[:1], finished])
 
     def split(before: Array, per_step: Array) -> tuple[Array, Array]:
         """Sums over finished episodes, [], and over the current ones, [E]."""
         amounts = jnp.concatenate([before[None], per_step], dtype=before.dtype)
-        under_way = jnp.where(finished, 0, amounts).sum(axis=0)
-        return jnp.where(finished, amounts, 0).sum(), under_way
+        current = jnp.where(finished, 0, amounts).sum(axis=0)
+        return jnp.where(finished, amounts, 0).sum(), current
 
     return_sum, episode_return = split(state.episode_return, trajectory.reward)
     length_sum, episode_length = split(state.episode_length, real)

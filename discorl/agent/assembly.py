@@ -4,14 +4,12 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-import jax
-
 from discorl.agent import frames
 from discorl.agent.config import AgentConfig, NetworkConfig
 from discorl.agent.learner import Learner
 from discorl.agent.optimiser import make_optimiser
 from discorl.networks import Network, standard
-from discorl.networks.prepared import prepared
+from discorl.networks.prepared import make_prepared
 from discorl.rules.base import Rule
 from discorl.types import OutputSpec, PyTree, UserError, imports, specs
 
@@ -30,17 +28,17 @@ def make_learner(
 ) -> Learner:
     """Assembles the learner of an agent.
 
-    Schedules are laid over the agent's lifetime, which `Learner.init` is given.
+    Schedules span the agent's lifetime, an argument of `Learner.init`.
 
     Args:
         config: the agent.
-        rule: the rule that it learns by; the agent's discount takes the place of its own.
+        rule: the rule that it learns by; the agent's discount replaces the rule's.
         num_actions: actions of its environment.
         observation: shapes and dtypes of one observation of its environment; a single frame if
             frames are stacked.
-        network: makes a network from the rule's outputs and the shapes of what it sees; by default
-            what `config` says.
-        prepare: applied to observations before the network sees them.
+        network: makes a network from the rule's outputs and the shapes of its inputs; by default
+            the network that `config` describes.
+        prepare: applied to observations before the network.
         mixed_mode: see `Learner`.
 
     Raises:
@@ -53,12 +51,8 @@ def make_learner(
         )
     rule = dataclasses.replace(rule, discount=config.discount)
     seen = frames.stacked(observation, config.frame_stack)
-    if prepare is not None:
-        seen = _shapes_after(prepare, seen)
     make = network or functools.partial(_make_network, config.network)
-    net = make(rule.outputs(num_actions), seen)
-    if prepare is not None:
-        net = prepared(net, prepare)
+    net = make_prepared(functools.partial(make, rule.outputs(num_actions)), seen, prepare)
     warmup_updates = config.optimiser.warmup_steps / config.steps_per_update
     warmup = round(warmup_updates * rule.epochs * rule.minibatches)
     optimiser = make_optimiser(config.optimiser, warmup=warmup)
@@ -85,10 +79,3 @@ def _make_own_network(text: str, outputs: OutputSpec, observation: PyTree) -> Ne
     if not isinstance(made, Network):
         raise UserError(f"{text} made a {type(made).__name__}; expected a discorl.Network")
     return made
-
-
-def _shapes_after(prepare: Callable[[PyTree], PyTree], observation: PyTree) -> PyTree:
-    """Shapes and dtypes of one observation after `prepare`, which takes a batch."""
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), observation)
-    made = jax.eval_shape(prepare, batch)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), made)

@@ -17,11 +17,11 @@ class NetworkConfig:
     """The standard network, or your own."""
 
     network_factory: str | None = None
-    """Function that makes a network of your own, `package.module:function`, optionally with
-    parameters (`my_nets:make,width=64`); by default the standard network in the sizes below."""
+    """Function that makes your own network, `package.module:function`, optionally with parameters
+    (`my_nets:make,width=64`); by default the standard network with the sizes below."""
     torso: Torso = "auto"
-    """Torso of the network; `auto` takes `residual` for images of at least 16 pixels a side. `conv`
-    has a 3 x 3 convolution for each of `filters`; `nature` begins with those of DQN."""
+    """Torso of the network; `auto` is `residual` for images of at least 16 pixels a side. `conv`
+    has a 3 x 3 convolution for each of `filters`; `nature` begins with DQN's convolutions."""
     hidden: tuple[int, ...] = (512, 512)
     """Widths of the torso's layers, with ReLU between them and none after the last. Heads are
     linear, so a single layer makes a linear network."""
@@ -95,7 +95,7 @@ class OptimiserConfig:
 
 @dataclasses.dataclass(frozen=True)
 class AgentConfig:
-    """Everything an agent is, apart from its rule and its environment."""
+    """Everything that defines an agent, except for its rule and its environment."""
 
     network: NetworkConfig = NetworkConfig()
     """The network."""
@@ -104,22 +104,22 @@ class AgentConfig:
     num_envs: int = 2
     """Environments that the agent acts in at once; each yields one trajectory per update."""
     unroll: int = 28
-    """Transitions of a trajectory."""
+    """Transitions per trajectory."""
     batch: int = 64
-    """Trajectories in the batch of an update."""
+    """Trajectories per update."""
     replay: int = 1024
-    """Trajectories that replay holds."""
+    """Capacity of replay, in trajectories."""
     replay_fraction: float = 1.0
     """Share of the batch drawn from replay; 0 learns from fresh trajectories only."""
     discount: float = 0.997
     """Discount of rewards."""
     reward_scale: float | None = None
-    """Factor on rewards for learning; reported returns are not scaled. By default 1 in discovery,
-    and in training what the rule asks for, which is 1 except for Disco103 (`Rule.reward_scale`)."""
+    """Factor on rewards for learning; reported returns are not scaled. The default is 1 in
+    discovery. In training the rule chooses it: 1 except for Disco103 (`Rule.reward_scale`)."""
     frame_stack: int = 1
-    """Latest frames that the network sees at once; a trajectory stores each frame once."""
+    """Number of latest frames that the network sees; a trajectory stores each frame once."""
     data_parallel: int = 1
-    """Parts that environments, replay and batch are split into, which devices share. Results depend
+    """Parts that environments, replay and batch are split into, for several devices. Results depend
     on this number, because each part has its own replay, and hardly on the devices."""
 
     other_names: ClassVar[Mapping[str, str]] = {

@@ -1,9 +1,9 @@
 """Frame stacking: networks see the last few frames, but a trajectory stores each frame once.
 
-A trajectory of `T` steps with stacks of `S` holds `S - 1 + T + 1` frames: its own, and the few
-before them that its first stacks include. Stacks are formed right before a network sees them. The
-age of a frame is the number of its predecessors in the episode and limits how far back a stack
-goes: before the start of the episode, its first frame is repeated.
+A trajectory of `T` steps with stacks of `S` holds `S - 1 + T + 1` frames: its own, and the earlier
+ones that its first stacks include. Stacks are formed right before the network. The age of a frame
+is the number of its predecessors in the episode. A stack that reaches back before the start of the
+episode repeats its first frame.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ State = TypeVar("State")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Frames:
-    """Single frames instead of the stacks that they form.
+    """Single frames, and how to stack them.
 
     Leaves of `frame` are [M + S - 1, B, ...] for stacks at M time steps.
     """
 
     frame: PyTree
-    age: Array  # [M, B] int32, frames before this one in its episode; S - 1 stands for more
+    age: Array  # [M, B] int32, frames before this one in its episode, at most S - 1
 
 
 def stacked(observation: PyTree, size: int) -> PyTree:
@@ -73,7 +73,7 @@ def window(frame: PyTree, age: Array, size: int) -> PyTree:
 
 
 def with_stacks(trajectory: Trajectory, size: int) -> Trajectory:
-    """The trajectory with stacks as observations, as a learner reads it."""
+    """The trajectory with stacks as observations, for the learner."""
     if size == 1:
         return trajectory
     return dataclasses.replace(trajectory, observation=expand(trajectory.observation, size))

@@ -15,8 +15,8 @@ from discorl.rules.returns import entropy
 from discorl.runs.metrics import TOTAL_LOSS
 from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
 
-# Outputs of all actions are made and summarised in pieces of about this size, so that they stay in
-# the processor's cache and never stand in memory whole.
+# Outputs of all actions are computed and summarised in chunks of about this size, which fit in the
+# processor's cache.
 PIECE_BYTES = 4 * 2**20
 
 
@@ -28,7 +28,7 @@ class LearnerState:
     params: Params
     target_params: Params  # of the target network; None if the rule has none
     optimizer: PyTree
-    rule: PyTree  # what the rule remembers
+    rule: PyTree  # state of the rule
     key: Key
     updates: Array  # [] int32, made so far
 
@@ -39,8 +39,8 @@ class Details:
     """Intermediate results of an update."""
 
     targets: PyTree  # of the rule
-    online: Outputs  # what the rule was told of the network's outputs, [T+1, B, ...]
-    target: Outputs  # and of the target network's
+    online: Outputs  # the rule's summaries of the network's outputs, [T+1, B, ...]
+    target: Outputs  # likewise for the target network
     policy: Array  # logits of the policy, [T+1, B, A]
 
 
@@ -60,8 +60,8 @@ class Learner:
     network: Network
     optimizer: optax.GradientTransformation
     num_actions: int
-    # How discovery differentiates the gradient of the loss: backward over backward, or forward over
-    # backward; the result is the same. It has no effect on training.
+    # Discovery differentiates the gradient of the loss forward over backward instead of backward
+    # over backward. The result is the same. No effect on training.
     mixed_mode: bool = False
 
     @property
@@ -131,7 +131,7 @@ class Learner:
             outputs, pullback, root = jax.vjp(
                 lambda params: self.outputs(params, trajectory), state.params, has_aux=True
             )
-            details, rule_state, metrics = self._ask(state, eta, trajectory, outputs, root)
+            details, rule_state, metrics = self._targets(state, eta, trajectory, outputs, root)
             output_gradients, loss_metrics = jax.grad(self._loss, has_aux=True)(
                 outputs, details.targets, trajectory
             )
@@ -143,14 +143,14 @@ class Learner:
             metrics |= loss_metrics | norms
         else:
             outputs, root = self.outputs(state.params, trajectory)
-            details, rule_state, metrics = self._ask(state, eta, trajectory, outputs, root)
+            details, rule_state, metrics = self._targets(state, eta, trajectory, outputs, root)
             moved, step_metrics = self._many_steps(
                 state, trajectory, details.targets, step_size, steps_key
             )
             metrics |= step_metrics
         target_params = state.target_params
         if self.rule.target_decay is not None:
-            # The average takes in the parameters from before the update.
+            # The EMA takes the parameters from before the update.
             target_params = optax.incremental_update(
                 state.params, target_params, 1 - self.rule.target_decay
             )
@@ -158,7 +158,7 @@ class Learner:
         state = LearnerState(params, target_params, optimizer, rule_state, key, state.updates + 1)
         return state, metrics, details
 
-    def _ask(
+    def _targets(
         self,
         state: LearnerState,
         eta: Params,
@@ -174,10 +174,11 @@ class Learner:
             target = self._summarise(
                 eta, state.target_params, target_outputs, target_root, trajectory
             )
-        targets, rule_state, told = self.rule.targets(eta, state.rule, trajectory, online, target)
-        metrics = {f"rule/{name}": value for name, value in told.items()}
+        targets, rule_state, metrics = self.rule.targets(
+            eta, state.rule, trajectory, online, target
+        )
         details = Details(targets, online, target, self.rule.policy(outputs))
-        return details, rule_state, metrics
+        return details, rule_state, {f"rule/{name}": value for name, value in metrics.items()}
 
     def _many_steps(
         self,
@@ -187,7 +188,7 @@ class Learner:
         step_size: Array | None,
         key: Key,
     ) -> tuple[tuple[Params, PyTree], Metrics]:
-        """Passes over the batch in random minibatches of whole trajectories."""
+        """Takes gradient steps on random minibatches of whole trajectories, for some epochs."""
         batch = trajectory.action.shape[1]
         size = batch // self.rule.minibatches
         orders = jax.vmap(lambda k: jax.random.permutation(k, batch))(
@@ -298,7 +299,7 @@ class Learner:
         self, gradients: Params, params: Params, optimizer: PyTree, step_size: Array | None
     ) -> tuple[tuple[Params, PyTree], Metrics]:
         metrics = {"optimizer/gradient_norm": optax.tree.norm(gradients)}
-        if isinstance(self.optimizer, Optimiser):  # one of the user's own need not tell
+        if isinstance(self.optimizer, Optimiser):  # a user's optimiser may not report its rate
             rate = self.optimizer.learning_rate(optimizer)
             metrics["charts/learning_rate"] = rate if step_size is None else step_size * rate
         updates, optimizer = self.optimizer.update(gradients, optimizer, params)
@@ -309,7 +310,7 @@ class Learner:
 
 
 def _in_pieces(function: Callable[[PyTree], PyTree], rows: PyTree, pieces: int) -> PyTree:
-    """Applies a row-wise function chunk by chunk."""
+    """Applies a row-wise function in chunks."""
     if pieces == 1:
         return function(rows)
     count = jax.tree.leaves(rows)[0].shape[0]

@@ -1,4 +1,4 @@
-"""The optimiser of agents and rules: Adam, each element of its step clipped, and a schedule."""
+"""The optimiser of agents and rules: Adam with elementwise clipping and a schedule."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from discorl.types import Array, Params, PyTree
 
 
 class AdamState(NamedTuple):
-    """Moments of the gradient, and how often they were updated."""
+    """Moments of the gradient, and the number of their updates."""
 
     steps: Array
     mu: Params
@@ -30,7 +30,7 @@ def scale_by_adam(
     """
 
     def init(params: Params) -> AdamState:
-        # Two trees of their own: a donated buffer may appear in a state only once.
+        # Two separate trees: a donated buffer may appear in a state only once.
         mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
         return AdamState(jnp.zeros((), jnp.int32), mu, nu)
 
@@ -84,10 +84,10 @@ class Optimiser(NamedTuple):
 def make_optimiser(config: OptimiserConfig, *, steps: int = 1, warmup: int = 0) -> Optimiser:
     """Clip of the norm, Adam, clip of each element, weight decay, learning rate.
 
-    The learning rate and the length of its schedule are part of the state, where
-    `with_learning_rate` and `with_schedule_steps` change them: one compiled program serves them
-    all. No gradient flows to either. `steps` and `warmup` count gradient steps, whereas
-    `config.warmup_steps` counts environment steps and is not read.
+    The learning rate and the length of its schedule are part of the state, so one compiled program
+    serves all values; `with_learning_rate` and `with_schedule_steps` change them. No gradient flows
+    to either. `steps` and `warmup` count gradient steps; `config.warmup_steps`, which counts
+    environment steps, is not read.
     """
 
     def chain(learning_rate: Array, schedule_steps: Array) -> optax.GradientTransformation:
@@ -120,9 +120,9 @@ def with_learning_rate(state: PyTree, learning_rate: float | Array) -> PyTree:
 
 
 def with_schedule_steps(state: PyTree, steps: int | Array) -> PyTree:
-    """Likewise with the number of gradient steps that its schedule is laid over.
+    """Likewise changes the number of gradient steps that the schedule spans.
 
-    An optimiser of the user's own may not have one; its state stays as it is.
+    The state of a user's optimiser without a schedule is returned unchanged.
     """
     old = optax.tree.get(state, "schedule_steps")
     if old is None:

@@ -13,8 +13,8 @@ from discorl.types import Array, Key, Trajectory, UserError
 class ReplayState:
     """A ring buffer of `capacity` trajectories; the oldest are overwritten first."""
 
-    # A Trajectory with leaves [capacity, T or T+1, ...]: trajectories come first, unlike anywhere
-    # else, so that each of them is one contiguous piece of memory.
+    # A Trajectory with leaves [capacity, T or T+1, ...]. Unlike elsewhere, time comes second, so
+    # that each trajectory is contiguous in memory.
     storage: Trajectory
     position: Array  # [] int32, where the next trajectory goes
     size: Array  # [] int32, trajectories stored
@@ -42,7 +42,7 @@ def init(trajectory_like: Trajectory, capacity: int) -> ReplayState:
 
 
 def add(state: ReplayState, trajectory: Trajectory) -> ReplayState:
-    """Stores the E trajectories of a rollout, [T, E], in place of the oldest ones."""
+    """Overwrites the oldest trajectories with the E of a rollout, [T, E]."""
     capacity, count = state.storage.action.shape[0], trajectory.action.shape[1]
     if count > capacity:
         raise UserError(f"cannot add {count} trajectories at once to a replay of {capacity}")
@@ -50,7 +50,7 @@ def add(state: ReplayState, trajectory: Trajectory) -> ReplayState:
 
     def write(stored: Array, new: Array) -> Array:
         new = jnp.swapaxes(new, 0, 1)
-        if capacity % count == 0:  # no rollout is split by the end of the ring: one copy will do
+        if capacity % count == 0:  # no rollout wraps around: one copy is enough
             return jax.lax.dynamic_update_slice_in_dim(stored, new, state.position, axis=0)
         return stored.at[slots].set(new, mode="promise_in_bounds", unique_indices=True)
 

@@ -1,4 +1,4 @@
-"""Comparing rules: many runs, the statistics the field has agreed on, and a report."""
+"""Comparing rules: many runs, robust statistics and a report."""
 
 from discorl.comparison.config import ComparisonConfig, configure_comparison
 from discorl.comparison.results import Results

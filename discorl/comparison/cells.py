@@ -24,10 +24,9 @@ from discorl.types import UserError
 
 Kind = Literal["sweep", "final"]
 
-RECORD = "result.json"  # in a cell's folder, once there is something to tell
+RECORD = "result.json"  # in a cell's folder, once the cell has ended
 CURVE_POINTS = 50
-CURVE_WINDOW = 0.1  # of all steps: a point is the mean over the episodes that ended in it
-
+CURVE_WINDOW = 0.1  # share of all steps; a point is the mean over the episodes that ended in it
 
 _HEAD = {"status": str, "message": str}
 _RECORD = _HEAD | {
@@ -49,13 +48,13 @@ class Cell:
     kind: Kind
     rule: RuleEntry
     environment: EnvironmentEntry
-    learning_rate: float | None  # None: the recipe's own
+    learning_rate: float | None  # None: the recipe's
     seed: int
     seeds: int
 
     @property
     def folder(self) -> Path:
-        """Its run directory within the comparison's."""
+        """Its run directory, relative to the comparison's."""
         rate = "own" if self.learning_rate is None else repr(self.learning_rate)
         place = Path("cells", folder_name(self.rule.label), folder_name(self.environment.label))
         return place / f"{self.kind}-rate-{rate}-seeds-{self.seed}-{self.seed + self.seeds - 1}"
@@ -107,14 +106,13 @@ def run(
 ) -> dict[str, Any] | None:
     """Trains a cell, resuming it if possible, and records the outcome.
 
-    Returns None if the user stopped it. `programs` are those compiled for other cells, which this
-    one may share and adds to.
+    Returns None if the user stopped it. `programs` is a cache that cells share.
     """
     try:
         record = _train(cell, path, config, steps, programs, accept_changes)
     except Stopped:
         return None
-    except Exception as error:  # whatever it is, the other cells go on
+    except Exception as error:  # the other cells continue
         logging.getLogger(__name__).debug("%s failed", cell, exc_info=True)
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         record = {"status": "failed", "message": message.strip()}
@@ -136,7 +134,7 @@ def _train(
     if (path / "config.json").exists():
         result = train(resume=path, programs=programs, accept_changes=accept_changes)
     else:
-        (path / RECORD).unlink(missing_ok=True)  # of a cell that failed before it had a run
+        (path / RECORD).unlink(missing_ok=True)  # of a cell that failed before its run started
         result = train(config, out=path, programs=programs)
     metrics = result.metrics
     seeds = [int(seed) for seed in seeds_of(metrics)]
@@ -185,7 +183,7 @@ def curve(
 ) -> np.ndarray:
     """Mean return per episode of one seed in the window before each point: [points].
 
-    If no episode ended in the window, the previous value stands; NaN if there is none yet.
+    If no episode ended in the window, the previous value is used; NaN if there is none.
     """
     rows = (metrics["seed"] == seed) & (metrics[EPISODES] > 0)
     steps, episodes = metrics[STEP][rows], metrics[EPISODES][rows].astype(float)
@@ -193,15 +191,15 @@ def curve(
     totals = np.concatenate([[0], np.cumsum(episodes * metrics[RETURN][rows])])
     last = np.searchsorted(steps, grid, side="right")
     first = np.searchsorted(steps, grid - window, side="right")
-    first = np.minimum(first, np.maximum(last - 1, 0))  # the newest value there is, if old
+    first = np.minimum(first, np.maximum(last - 1, 0))  # at least the newest value
     count = counts[last] - counts[first]
     total = totals[last] - totals[first]
     return np.divide(total, count, out=np.full(len(grid), np.nan), where=count > 0)
 
 
 def _flops(config: TrainConfig) -> float | None:
-    """Operations of one update of one agent, acting included; None if it cannot be traced."""
+    """FLOPs of one update of one agent, acting included; None if it cannot be traced."""
     try:
         return make_trainer(config).flops_per_update()
-    except Exception:  # a count is not worth a result
+    except Exception:  # a result must not be lost because of its FLOP count
         return None

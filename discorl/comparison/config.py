@@ -1,4 +1,4 @@
-"""What is to be compared: rules, environments, the budget; from Python, TOML or a named suite."""
+"""The settings of a comparison: rules, environments and budget; from Python, TOML or a suite."""
 
 import dataclasses
 import os
@@ -32,33 +32,34 @@ class ComparisonConfig:
     environments: tuple[EnvironmentEntry, ...]
     """The environments."""
     steps: int = 50_000
-    """Environment steps that every agent may take; its rule's recipe makes updates of them."""
+    """Environment steps of every agent; its rule's recipe determines the number of updates."""
     seeds: int = 5
-    """Agents that each rule trains in each environment."""
+    """Agents per rule and environment."""
     seed: int = 0
-    """Seed of the first of them."""
+    """Seed of the first agent."""
     seeds_at_once: int = 0
-    """How many of them train together in one program; 0 for all."""
+    """Agents that train together in one program; 0: all."""
     learning_rates: tuple[float, ...] = ()
-    """Learning rates that each rule chooses from; one is taken as it is, none is the recipe's."""
+    """Candidate learning rates of each rule. A single one needs no sweep; without any, the recipe's
+    is used."""
     tune: Tuning = "suite"
     """Whether a rule has one learning rate for the whole suite, or one for each environment."""
     sweep_seeds: int = 2
-    """Agents that each learning rate is tried with."""
+    """Agents per candidate learning rate."""
     sweep_seed: int = 1_000_000
-    """Seed of the first of them, apart from those that are compared."""
+    """Seed of the first agent of the sweep; its seeds must differ from those compared."""
     keep_checkpoints: bool = False
-    """Whether to keep the trained agents; they take most of the room."""
+    """Whether to keep the trained agents, which take most of the disk space."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    """Settings of training for all, such as the size of the network."""
+    """Training settings of all agents, such as the size of the network."""
     over: tuple[str, ...] = ()
-    """Settings that the rules differ in, if this is a sweep; see `configure_sweep`."""
+    """Settings that vary between the rules, if this is a sweep; see `configure_sweep`."""
     search: Search | None = None
-    """How a sweep finds further trials, if they depend on the scores of earlier ones."""
+    """The search of an adaptive sweep, which proposes trials from the scores of earlier ones."""
     name: str = "comparison"
-    """What to call the comparison."""
+    """Name of the comparison."""
     about: str = ""
-    """What it is for."""
+    """Purpose of the comparison."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rates", read_rates(self.learning_rates))
@@ -95,7 +96,7 @@ class ComparisonConfig:
             )
 
     def rates(self, rule: RuleEntry) -> tuple[float, ...]:
-        """The candidate learning rates of a rule; empty for its recipe's own."""
+        """The candidate learning rates of a rule; empty: its recipe's."""
         return rule.learning_rates or self.learning_rates
 
     def seeds_of(self, rule: RuleEntry) -> int:
@@ -104,18 +105,18 @@ class ComparisonConfig:
 
     @property
     def runs_text(self) -> str:
-        """The number of agents, and of those rules that have fewer."""
+        """The number of agents, and that of rules with fewer."""
         fewer = [f"{r.seeds} of {r.label}" for r in self.rules if self.seeds_of(r) < self.seeds]
         return f"{self.seeds}" + (f" ({', '.join(fewer)})" if fewer else "")
 
     def rules_path(self, rule: RuleEntry) -> str | None:
-        """Where a rule is looked for first."""
+        """The folder or file to look for a rule in first."""
         return rule.settings.get("rules_path", self.settings.get("rules_path"))
 
     def training(
         self, rule: RuleEntry, environment: EnvironmentEntry, learning_rate: float | None = None
     ) -> TrainConfig:
-        """Settings of an agent, with as many updates as the steps allow."""
+        """Training settings of an agent, with the number of updates that `steps` determines."""
         settings = {**self.settings, **environment.settings, **rule.settings}
         if learning_rate is not None:
             settings["learning_rate"] = learning_rate
@@ -123,23 +124,23 @@ class ComparisonConfig:
         return with_steps(config, self.steps)
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings as JSON can hold them; `read` reads them back."""
+        """The settings for JSON; `read` reads them back."""
         return dataclasses.asdict(self)
 
 
 def configure_comparison(
     suite: str | os.PathLike[str] | None = None, **settings: Any
 ) -> ComparisonConfig:
-    """Puts the settings of a comparison together.
+    """Merges the settings of a comparison.
 
     Args:
         suite: name of a suite, or a TOML file; the settings given override its own.
-        **settings: fields of `ComparisonConfig`, or `more_rules` to come after the suite's; None
-            stands for not given. Rules and environments may be texts or tables with the fields of
-            `RuleEntry` and `EnvironmentEntry`; a text that names an entry of the suite is that one.
+        **settings: fields of `ComparisonConfig`, or `more_rules` to add to the suite's; None means
+            not given. Rules and environments may be texts, or tables with the fields of `RuleEntry`
+            and `EnvironmentEntry`; a text may name an entry of the suite.
 
     Raises:
-        UserError: a name or a value is not accepted.
+        UserError: a name or a value is invalid.
     """
     base = {} if suite is None else suite_files.load(suite)
     given = {name: value for name, value in settings.items() if value is not None}
@@ -161,7 +162,7 @@ def _without_missing(config: ComparisonConfig) -> ComparisonConfig:
 
 
 def read(values: Mapping[str, Any]) -> ComparisonConfig:
-    """Settings from a table of TOML or JSON; rules are not looked up yet."""
+    """Settings from a TOML or JSON table; rules are not looked up."""
     fields = [field.name for field in dataclasses.fields(ComparisonConfig)]
     specs.require_known("setting", values, fields)
     check_settings(values)
@@ -174,7 +175,7 @@ def read(values: Mapping[str, Any]) -> ComparisonConfig:
 
 
 def _check(config: ComparisonConfig) -> None:
-    """Raises `UserError`s now that would otherwise appear cell by cell."""
+    """Raises `UserError`s early that would otherwise appear cell by cell."""
     for rule in config.rules:
         if rules.find(rule.rule, config.rules_path(rule)) is None:
             rules.load(rule.rule)

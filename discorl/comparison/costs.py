@@ -24,7 +24,7 @@ NOTE = (
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Means over a rule's runs that count, None where nothing was counted; and its sweep."""
+    """The cost of a rule: means over its runs that count, None if unknown; and its sweep."""
 
     learning_rates: tuple[float, ...]
     steps: float | None
@@ -35,7 +35,7 @@ class Cost:
     sweep_seconds: float  # of updates, of all runs of the sweep together
 
     def numbers(self) -> dict[str, float | None]:
-        """The numbers shown beside scores."""
+        """The numbers shown next to scores."""
         return {name: getattr(self, name) for name in TITLES}
 
     def texts(self) -> list[str]:

@@ -32,15 +32,15 @@ class RuleEntry:
     rule: str
     """Name of the rule, optionally with settings, or its npz file."""
     label: str = ""
-    """What to call it; by default its name, or the folder and name of its file."""
+    """Its name in results; by default the rule's name, or the folder and name of its file."""
     learning_rates: tuple[float, ...] = ()
     """Learning rates to choose from; by default the comparison's."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    """Settings of training for this rule only."""
+    """Training settings of this rule."""
     seeds: int | None = None
-    """Agents that it trains in each environment; by default, and at most, the comparison's."""
+    """Agents per environment; by default, and at most, the comparison's."""
     optional: bool = False
-    """Whether a published rule is left out where it has not been fetched; `about` then says so."""
+    """Whether to skip a published rule that has not been fetched; `about` then says so."""
 
     def __post_init__(self) -> None:
         fields = Fields(self)
@@ -60,20 +60,20 @@ class EnvironmentEntry:
     env: str
     """Name of the environment, optionally with parameters."""
     label: str = ""
-    """What to call it; by default its name."""
+    """Its name in results; by default the environment's name."""
     random: float | None = None
-    """Return per episode that makes a score of 0; by default the environment's own reference."""
+    """Return per episode that maps to score 0; by default the environment's own reference."""
     optimal: float | None = None
-    """Return per episode that makes a score of 1; likewise."""
+    """Return per episode that maps to score 1; likewise."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    """Settings of training in this environment only."""
+    """Training settings in this environment."""
 
     def __post_init__(self) -> None:
         fields = Fields(self)
         fields.text("env")
         fields.text("label", empty=True)
         object.__setattr__(self, "label", self.label or self.env)
-        with contextlib.suppress(UserError):  # of a suite that may be installed by the next resume
+        with contextlib.suppress(UserError):  # its suite may be installed before the next resume
             object.__setattr__(self, "env", canonical(self.env))
         if self.random is None and self.optimal is None:
             return
@@ -82,9 +82,9 @@ class EnvironmentEntry:
 
 
 def read_entries(values: Any, kind: type[Entry], own: Sequence[Entry] = ()) -> tuple[Entry, ...]:
-    """Entries from texts and tables, or from one of them; a text gives the first field alone.
+    """Entries from texts and tables, or from one of them; a text sets only the first field.
 
-    A text that is the label or the first field of one of the `own` entries stands for it.
+    A text that is the label or the first field of one of the `own` entries selects it.
     """
     key = dataclasses.fields(kind)[0].name
     known: dict[Any, Entry] = {getattr(entry, key): entry for entry in reversed(own)}
@@ -111,7 +111,7 @@ def _entry(value: Any, kind: type[Entry], key: str) -> Entry:
 
 
 def check_settings(table: Mapping[str, Any], own: Mapping[str, str] = OWN_ARGUMENTS) -> None:
-    """Refuses `settings` of training that are not a table, or that have an argument in `own`."""
+    """Rejects `settings` of training that are not a table, or that have an argument in `own`."""
     settings = table.get("settings", {})
     if not isinstance(settings, Mapping):
         raise UserError(f"settings is {settings!r}; expected a table of settings")

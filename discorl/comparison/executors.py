@@ -1,7 +1,7 @@
-"""Where the cells of a comparison run: in processes here, on a Dask cluster, or in a Slurm queue.
+"""Executors for the cells of a comparison: local processes, a Dask cluster, or a Slurm queue.
 
-Any `concurrent.futures.Executor` will do. Workers need discorl, and the comparison's directory at
-the same path.
+Any `concurrent.futures.Executor` works. Workers need discorl, and the comparison's directory at the
+same path.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from discorl.training.compiled.trainer import ProgramCache
 from discorl.types import UserError, specs, validation
 
 KINDS = ("processes:N", "dask:tcp://HOST:PORT", "slurm:partition=NAME,timeout_min=60")
-MOST_LOSSES = 3  # of workers in one cell: it may be the cell that kills them
+MOST_LOSSES = 3  # of workers in one cell, which may be the cause
 _PROGRAMS = ProgramCache()  # of this worker
 
 Answer = TypeVar("Answer")
 
 
 def make_executor(text: str, folder: Path) -> contextlib.AbstractContextManager[Executor]:
-    """An executor by its description, one of `KINDS`; a queue keeps its files in the folder."""
+    """Makes an executor from a text, see `KINDS`; Slurm keeps its files in the folder."""
     kind, _, rest = text.partition(":")
     if kind == "processes":
         count = int(rest) if rest.isdecimal() else rest
@@ -54,9 +54,9 @@ def make_executor(text: str, folder: Path) -> contextlib.AbstractContextManager[
 def run_elsewhere(
     executor: Executor, calls: Mapping[Cell, Callable[..., Answer]]
 ) -> Iterator[tuple[Cell, Answer]]:
-    """Has workers make calls, for their answers as they come.
+    """Runs calls on workers; yields their answers as they arrive.
 
-    The call of a worker that is lost is made again, unless too many were lost in it.
+    If a worker is lost, its call is repeated, at most `MOST_LOSSES` times.
     """
     losses: Counter[Cell] = Counter()
     waiting: dict[Future, Cell] = {}
@@ -71,7 +71,7 @@ def run_elsewhere(
                 if error is None:
                     yield cell, future.result()
                     continue
-                if isinstance(error, UserError):  # it would fail again
+                if isinstance(error, UserError):  # a retry would fail, too
                     raise error
                 losses[cell] += 1
                 if losses[cell] > MOST_LOSSES:
@@ -85,13 +85,13 @@ def run_elsewhere(
 
 
 def _call(call: Callable[..., Answer]) -> Answer:
-    """In a worker, whose cells share compiled programs."""
+    """Runs in a worker, whose cells share compiled programs."""
     return call(programs=_PROGRAMS)
 
 
 def _lost(cell: Cell, error: BaseException) -> UserError:
     why = f"{type(error).__name__}: {error}".rstrip(": ")
-    return UserError(f"{cell}: workers were lost ({why}); `--resume` runs what is missing")
+    return UserError(f"{cell}: workers were lost ({why}); `--resume` runs the missing cells")
 
 
 @contextlib.contextmanager
@@ -104,14 +104,13 @@ def _dask(address: str) -> Iterator[Executor]:
         client = Client(address)
     except (OSError, ValueError) as error:
         raise UserError(f"executor: no Dask scheduler answers at {address!r}: {error}") from error
-    # Cells write files, so the same call is not the same result. Closing the executor
-    # does not close the client.
+    # Not pure, because cells write files. Closing the executor does not close the client.
     with client, client.get_executor(pure=False) as executor:
         yield executor
 
 
 class _Slurm(Executor):
-    """Jobs of a Slurm queue, as submitit starts them."""
+    """Jobs in a Slurm queue, started by submitit."""
 
     def __init__(self, options: dict[str, Any], folder: Path) -> None:
         try:
@@ -127,16 +126,16 @@ class _Slurm(Executor):
         except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"executor 'slurm': {error}") from error
         self._queued: list[Any] = []
-        self._waiting = ThreadPoolExecutor(1000)  # each for one job
+        self._waiting = ThreadPoolExecutor(1000)  # one thread per job
 
     def submit(self, function: Callable, /, *arguments: Any, **options: Any) -> Future:
-        """Queues a call; the future ends with its job."""
+        """Queues a call; the future completes with its job."""
         job = self._jobs.submit(function, *arguments, **options)
         self._queued.append(job)
         return self._waiting.submit(job.result)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancels the jobs that have not ended: whoever wanted their results has them."""
+        """Cancels the jobs that have not ended; nobody waits for their results."""
         for job in self._queued:
             if not job.done():
                 job.cancel()

@@ -60,7 +60,7 @@ def _on_host(env: str) -> bool:
     try:
         return envs.kind_of(env) == "host"
     except UserError:
-        return False  # its cells will fail, and say why
+        return False  # its cells will fail with this error
 
 
 class Results:
@@ -73,7 +73,7 @@ class Results:
         scales: Mapping[str, Scale],
         sha256: Mapping[str, str],
     ) -> None:
-        """Reads the records; scales of unavailable environments are missing."""
+        # Unavailable environments have no scale.
         self.path = path
         self.config = config
         self.scales = scales
@@ -87,7 +87,7 @@ class Results:
 
     @property
     def finished(self) -> bool:
-        """Whether every cell has ended, even if it failed, and no trials are to be proposed."""
+        """Whether every cell has ended, even if it failed, and no trial remains to be proposed."""
         search = self.config.search
         if search is not None and len(self.config.rules) < search.trials:
             return False
@@ -116,7 +116,7 @@ class Results:
 
     @property
     def measure(self) -> str:
-        """What scores are."""
+        """The name of the scores."""
         return "normalised score" if self.normalised else "return per episode"
 
     # --- scores -----------------------------------------------------------------------------------
@@ -147,6 +147,11 @@ class Results:
             for environment in self.config.environments
             if self.rules and all((rule, environment.label) in self.complete for rule in self.rules)
         ]
+
+    @property
+    def _scored(self) -> list[str]:
+        """The rules with statistics: all of them, once some environment counts."""
+        return self.rules if self.tasks else []
 
     def scores(self, rule: str) -> np.ndarray:
         """Scores of a rule: [runs, tasks]."""
@@ -191,7 +196,7 @@ class Results:
     def aggregates(self) -> dict[str, dict[str, Estimate]]:
         """Every aggregate of every rule, with its interval.
 
-        Without a scale there is no optimum, and no gap to it.
+        The optimality gap needs a scale.
         """
         return {
             rule: {
@@ -199,14 +204,14 @@ class Results:
                 for name, aggregate in statistics.AGGREGATES.items()
                 if self.normalised or not aggregate.needs_scale
             }
-            for rule in (self.rules if self.tasks else ())
+            for rule in self._scored
         }
 
     @functools.cached_property
     def improvements(self) -> dict[tuple[str, str], Estimate]:
         """Probability that the first rule beats the second, for each pair."""
         beats = statistics.probability_of_improvement
-        pairs = itertools.combinations(self.rules if self.tasks else (), 2)
+        pairs = itertools.combinations(self._scored, 2)
         return {
             (x, y): statistics.estimate(beats, self.scores(x), self.scores(y)) for x, y in pairs
         }
@@ -221,7 +226,7 @@ class Results:
     @functools.cached_property
     def profiles(self) -> tuple[np.ndarray, dict[str, Estimate]]:
         """Thresholds, and the share of each rule's runs above them."""
-        scores = {rule: self.scores(rule) for rule in (self.rules if self.tasks else ())}
+        scores = {rule: self.scores(rule) for rule in self._scored}
         if not scores:
             return np.zeros(0), {}
         low = min(0.0, *(s.min() for s in scores.values()))
@@ -234,9 +239,9 @@ class Results:
 
     @functools.cached_property
     def efficiency(self) -> dict[str, tuple[np.ndarray, Estimate]]:
-        """Steps and the interquartile mean of scores there, from where every agent has a return."""
+        """Steps, and the interquartile mean of scores there, once every agent has a return."""
         found = {}
-        for rule in self.rules if self.tasks else ():
+        for rule in self._scored:
             steps = self.curves(rule, self.tasks[0])[0]
             stacked = np.stack(
                 [self.scales[task].score(self.curves(rule, task)[1]) for task in self.tasks], axis=2
@@ -251,7 +256,7 @@ class Results:
         """The cost of each rule in the environments that count."""
         tasks = self.tasks
         found = {}
-        for rule in self.rules if tasks else ():
+        for rule in self._scored:
             final = [pair for task in tasks for pair in self.complete[rule, task]]
             sweep = [
                 (cell, record)

@@ -1,6 +1,6 @@
-"""Running a comparison: its directory, its cells one after the other, and stopping at any time.
+"""Running a comparison: its directory and its cells. It can be stopped at any time.
 
-config.json       what is compared, the scales of scores
+config.json       the settings, the scales of scores
 versions.json     the software, the device and the command it was started with
 rule-NAME.npz     its copy of each learned rule
 cells/            a run directory for each rule, environment, learning rate and block of seeds
@@ -65,22 +65,22 @@ def compare(
     """Trains several rules in several environments, with several seeds, and compares them.
 
     Args:
-        config: all settings; or else give a suite, single settings, or both.
+        config: all settings; alternatively, give a suite, single settings, or both.
         suite: name of a suite, or a TOML file.
         out: the directory to make.
-        resume: the directory of a comparison to continue, in place of settings.
-        accept_changes: whether to resume one whose files were changed since it stopped.
+        resume: the directory of a comparison to continue, instead of settings.
+        accept_changes: whether to resume a comparison whose files were changed since it stopped.
         tell: called with a line of text for every cell.
         executor: where cells run, by default one after the other in this process: any
             `concurrent.futures.Executor` whose workers have discorl and see the directory, or a
             text such as "processes:4"; see `executors.KINDS`.
-        **settings: what `configure_comparison` takes, such as `rules` and `environments`.
+        **settings: arguments of `configure_comparison`, such as `rules` and `environments`.
 
     Returns:
         scores and their statistics; `report.write` makes a page of them.
 
     Raises:
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, once the cell under way is saved.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once the current cell is saved.
 
     Example:
         ```python
@@ -93,8 +93,8 @@ def compare(
         raise UserError("give one of config, resume, and a suite or single settings")
     if (resume is None) == (out is None):
         raise UserError("give either out, a directory to make, or resume, one to continue")
-    with contextlib.ExitStack() as stack, contextlib.ExitStack() as workers:  # which end first
-        if isinstance(executor, str):  # now: a wrong name must not leave a directory behind
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as workers:  # workers end first
+        if isinstance(executor, str):  # first: a wrong name must not leave a directory behind
             jobs = Path(out or resume or "") / "jobs"
             executor = workers.enter_context(make_executor(executor, jobs))
         if resume is not None:
@@ -112,7 +112,7 @@ def compare(
 
 
 def _look_again(run: Run) -> None:
-    """Takes in environments that could not be made before: their suite may be there by now."""
+    """Adds environments that were unavailable before, if their suite is now installed."""
     environments = read(run.config["comparison"]).environments
     found: dict[str, Scale] = {}
     unavailable: dict[str, str] = {}
@@ -120,7 +120,7 @@ def _look_again(run: Run) -> None:
         if entry.label in run.config["unavailable"]:
             try:
                 found[entry.label] = scales.scale_of(entry, alone=len(environments) == 1)
-            except UserError as error:  # without a scale, it trains but does not count
+            except UserError as error:  # without a scale, its cells run but do not count
                 unavailable[entry.label] = str(error)
     if found:
         known = run.config["scales"] | _as_json(found)
@@ -128,14 +128,14 @@ def _look_again(run: Run) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Results:
-    """Reads a comparison as far as it has come; another process may be writing it."""
+    """Reads a comparison, finished or not; another process may be writing it."""
     with Run.open(path, read_only=True) as run:
         _require_comparison(run)
         return _results(run)
 
 
 def _require_comparison(run: Run) -> None:
-    """Refuses a run of another command, and a damaged description of a comparison."""
+    """Rejects a run of another command, and a damaged configuration."""
     run.require_kind(KIND)
     with naming(run.path / "config.json"):
         schemas.check(run.config, _SCHEMA)
@@ -147,7 +147,7 @@ class _Runner:
     ) -> None:
         self._run = run
         self._executor = executor
-        self._path = run.path.resolve() if executor else run.path  # workers may be anywhere
+        self._path = run.path.resolve() if executor else run.path  # workers have other folders
         self._tell = tell
         self._accept_changes = accept_changes
         found = _results(run)
@@ -162,7 +162,7 @@ class _Runner:
             self._tell(f"{label} cannot be made: {message}")
         sweep = list(sweep_cells(config))
         blocks = len(list(final_cells(config, {})))
-        if config.search is not None:  # of which the first trials are known
+        if config.search is not None:  # only the first trials are known
             blocks = blocks // len(config.rules) * config.search.trials
         total = len(sweep) + blocks
         try:
@@ -174,7 +174,7 @@ class _Runner:
                 while self._go_through(planned, total) and (added := self._add_trials()):
                     cells_now = final_cells(self._config, {})
                     planned = [cell for cell in cells_now if cell.rule in added]
-        except KeyboardInterrupt:  # between two updates that could be saved
+        except KeyboardInterrupt:  # outside of a cell's training
             self._tell("stopped")
         return _results(self._run)
 
@@ -241,14 +241,14 @@ class _Runner:
         return record is not None and record["status"] != "failed"
 
     def _records(self, planned: list[Cell]) -> Iterator[tuple[Cell, Record | None]]:
-        """Runs cells, in their order or in that in which workers finish them.
+        """Runs cells, in order, or in the order in which workers finish them.
 
-        The record is None where the user stopped it.
+        The record is None if the user stopped the cell.
         """
         runnable = []
         for cell in planned:
             reason = self._untuned.get((cell.rule.label, cell.environment.label))
-            if cell.kind == "final" and reason is not None:  # there is no learning rate for it
+            if cell.kind == "final" and reason is not None:  # no learning rate was found
                 record = {"status": "failed", "message": reason}
                 cells.write_record(self._path / cell.folder, record)
                 yield cell, record
@@ -294,7 +294,7 @@ class _Runner:
 
 
 def create(path: Path, config: ComparisonConfig) -> Run:
-    """Makes the directory of a comparison and writes down all that it depends on."""
+    """Makes the directory of a comparison, with everything that it depends on."""
     found, unavailable = scales.find(config)
     files = {rule.label: rules.find(rule.rule, config.rules_path(rule)) for rule in config.rules}
     described = {
@@ -306,7 +306,7 @@ def create(path: Path, config: ComparisonConfig) -> Run:
     copies = {_copy_name(rule): files[rule.label] for rule in config.rules}
     run = Run.create(path, described, kind=KIND, copies=copies)
     with contextlib.suppress(OSError):
-        (path / "checkpoints").rmdir()  # cells have them, the comparison has none
+        (path / "checkpoints").rmdir()  # only cells have checkpoints
     return run
 
 
@@ -316,7 +316,7 @@ def _copy_name(rule: RuleEntry) -> str:
 
 def _results(run: Run) -> Results:
     with naming(run.path / "config.json"):
-        config = read(run.config["comparison"])  # its rules may be elsewhere by now
+        config = read(run.config["comparison"])  # without looking up rules, which may have moved
     found = {label: Scale(**scale) for label, scale in run.config["scales"].items()}
     return Results(run.path, config, found, run.config["sha256"])
 

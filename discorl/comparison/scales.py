@@ -6,7 +6,7 @@ from typing import Any
 from discorl import envs
 from discorl.comparison.config import ComparisonConfig
 from discorl.comparison.entries import EnvironmentEntry
-from discorl.envs import Reference, families, suites
+from discorl.envs import Reference, families, references, suites
 from discorl.types import UserError, imports, specs
 
 
@@ -16,7 +16,7 @@ class Scale:
 
     random: float
     optimal: float
-    known: bool = True  # False: there are no such returns, and scores are returns as they are
+    known: bool = True  # False: there are no such returns, and scores are returns
 
     def score(self, value: Any) -> Any:
         """Normalises returns, numbers or arrays."""
@@ -46,20 +46,20 @@ def find(config: ComparisonConfig) -> tuple[dict[str, Scale], dict[str, str]]:
 
 
 def scale_of(entry: EnvironmentEntry, *, alone: bool) -> Scale:
-    """The scale of an environment; a comparison of one environment `alone` needs none."""
+    """The scale of an environment; a single environment, `alone`, needs none."""
     if entry.random is not None and entry.optimal is not None:
         return Scale(entry.random, entry.optimal)
     try:
         environment = envs.make(entry.env)
     except UserError as error:
         raise UnavailableError(str(error)) from error
-    reference = getattr(environment, "reference", lambda: None)()
+    reference = references.of(environment)
     if reference is not None:
         return Scale(float(reference.random), float(reference.optimal))
     if alone:
         return AS_THEY_ARE
     raise UserError(
-        f"environment {entry.env!r} has no returns of its own to normalise scores by: "
+        f"environment {entry.env!r} has no reference returns to normalise scores by: "
         f'write it in a TOML file as {{ env = "{entry.env}", random = ..., optimal = ... }}'
     )
 
@@ -72,6 +72,6 @@ def _check_name(text: str) -> None:
         if spec.name in families.REGISTRY:
             families.refuse_ranges_of_sizes(spec)
         elif spec.name not in envs.REGISTRY and not imports.found(spec):
-            envs.make(text)  # which says what there is instead
+            envs.make(text)  # raises an error that lists the known names
     elif spec.item is not None and not suite.missing():
         suites.check_item(suite.name, spec.item, suite.names())

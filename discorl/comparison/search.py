@@ -29,7 +29,7 @@ Trial = Mapping[str, Any]  # the settings of one trial
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """The search space of an adaptive sweep and its number of trials, as JSON can hold them."""
+    """The search space of an adaptive sweep and its number of trials, as JSON values."""
 
     rule: str  # of every trial, unless the search varies it
     values: Mapping[str, Sequence[Any]]
@@ -51,7 +51,7 @@ def make_search(
     """A search of a space.
 
     Raises:
-        UserError: a number is not accepted, or Optuna is not installed.
+        UserError: a number is invalid, or Optuna is not installed.
     """
     validation.integer("batch", batch, least=1, most=MOST_TRIALS)
     validation.integer("trials", trials, least=1, most=MOST_TRIALS)
@@ -84,9 +84,9 @@ def propose(
 ) -> list[dict[str, Any]]:
     """The next trials, at most a batch of them; empty if TPE finds nothing new.
 
-    The result is a function of the arguments. The study is rebuilt from the earlier trials, in
-    their order, so a resumed sweep proposes what an uninterrupted one proposes, unless a trial that
-    had failed succeeds when it is run again.
+    The result is a function of the arguments. The study is rebuilt from the earlier trials in their
+    order, so a resumed sweep makes the same proposals as an uninterrupted one, unless a trial that
+    failed succeeds when it is repeated.
 
     Args:
         search: the search.
@@ -120,7 +120,7 @@ def propose(
         asked = study.ask(distributions)
         proposal = {name: _decode(search, name, asked.params[name]) for name in distributions}
         if tuple(proposal.values()) in known or not accepts(proposal):
-            continue  # TPE avoids what was asked and not answered, as it does for running trials
+            continue  # TPE treats it as a running trial and avoids it
         known.add(tuple(proposal.values()))
         found.append(proposal)
     return found
@@ -140,7 +140,7 @@ def _distributions(search: Search, optuna: ModuleType) -> dict[str, Any]:
 
 
 def _encode(search: Search, name: str, value: Any) -> Any:
-    """A value as Optuna stores it: its index in a list, because values may have any type."""
+    """A value in Optuna's form: its index, if it is from a list, because it may have any type."""
     return value if name in search.ranges else list(search.values[name]).index(value)
 
 
@@ -151,7 +151,7 @@ def _decode(search: Search, name: str, value: Any) -> Any:
 
 
 def hashable(value: Any) -> Any:
-    """JSON has lists where settings have tuples."""
+    """Turns JSON's lists into tuples."""
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -1,4 +1,4 @@
-"""Suites: the tables that a comparison starts from, and what is given on top of one."""
+"""Suites: tables that a comparison starts from, and the settings that override them."""
 
 import dataclasses
 import os
@@ -21,9 +21,9 @@ def suites() -> list[str]:
 
 
 def load(suite: str | os.PathLike[str], extending: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The table of a suite, by name or file; `extends` names another one that it starts from.
+    """The table of a suite, by name or file, which may extend another suite.
 
-    `extending` holds the files that led to it.
+    `extending` holds the files that extend this one.
     """
     text = os.fspath(suite)
     file = Path(text)
@@ -36,13 +36,13 @@ def load(suite: str | os.PathLike[str], extending: tuple[str, ...] = ()) -> dict
 
 
 def _extended(text: str, extends: Any, extending: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """What a suite starts from, a file being looked for beside it, and the files so far."""
+    """The suite that a suite extends, files relative to it, and the chain of files so far."""
     if not isinstance(extends, str):
         raise UserError(f"{text}: extends is {extends!r}; expected a suite's name or a TOML file")
     base = str(Path(text).parent / extends) if extends.endswith(".toml") else extends
     chain = (*extending, os.path.realpath(text))
     if os.path.realpath(base) in chain:
-        raise UserError(f"{text}: extends {extends!r}, which extends this file in turn")
+        raise UserError(f"{text}: extends {extends!r}, which in turn extends this file")
     return base, chain
 
 
@@ -50,13 +50,13 @@ def on_top(suite: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
     """The settings of a suite, overridden by others.
 
     A rule or environment given by name is the suite's entry of that name. `more_rules` come after
-    the other rules. Learning rates are those of the suite's rules too, whatever these had.
+    the other rules. Learning rates replace those of the suite's rules, too.
     """
     table = {**suite, **given}
     rules = read_entries(suite.get("rules", ()), RuleEntry)
     if "learning_rates" in given:
         rules = tuple(dataclasses.replace(rule, learning_rates=()) for rule in rules)
-    if "rules" in given:  # none that is asked for by name is left out
+    if "rules" in given:  # a rule that is given by name is not optional
         rules = tuple(dataclasses.replace(rule, optional=False) for rule in rules)
         rules = read_entries(given["rules"], RuleEntry, rules)
     table["rules"] = rules + read_entries(table.pop("more_rules", ()), RuleEntry)

@@ -1,4 +1,4 @@
-"""Sweeps: comparisons of one rule with different settings, and which of these mattered."""
+"""Sweeps: comparisons of one rule with different settings, and the effects of the settings."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ from discorl.training.config import DEFAULT_ENVIRONMENT, DEFAULT_RULE, TrainConf
 from discorl.types import UserError, settings, specs, validation
 from discorl.types.specs import Range
 
-MOST_GROUPS = 5  # values of a setting that are told apart; more of them are grouped by size
+MOST_GROUPS = 5  # values of a setting that are reported separately; more are grouped by size
 # Settings that have their own argument.
 _ELSEWHERE = OWN_ARGUMENTS | {"rule": "rule"}
 
@@ -39,7 +39,7 @@ def configure_sweep(
     settings: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> ComparisonConfig:
-    """Makes a comparison of settings: each trial is an entry of it, with the same rule.
+    """Makes a comparison whose entries are trials: one rule with different settings.
 
     Args:
         over: the values of each setting that is varied, such as `{"learning_rate": [1e-3, 1e-2]}`,
@@ -130,14 +130,14 @@ def next_trials(results: Results) -> tuple[RuleEntry, ...]:
 
 
 def _score(results: Results, label: str) -> float | None:
-    """Mean score of a trial; None if a run of it failed."""
+    """Mean score of a trial; None if one of its runs failed."""
     if not all((label, task) in results.complete for task in results.scales):
         return None
     return float(np.mean([results.scores_in(task, label).mean() for task in results.scales]))
 
 
 def read_space(texts: Sequence[str]) -> dict[str, Sequence[Any] | Range]:
-    """Reads values of settings: `learning-rate=1e-4,1e-3`, `unroll=8..32`, `hidden=64 64,128`."""
+    """Parses values of settings: `learning-rate=1e-4,1e-3`, `unroll=8..32`, `hidden=64 64,128`."""
     return _read(texts, "over", "NAME=VALUE,VALUE,... or NAME=LOW..HIGH")
 
 
@@ -156,7 +156,7 @@ def _read(texts: Sequence[str], argument: str, expected: str) -> dict[str, Seque
 
 
 def read_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Reads settings with a single value each: `preset=small`, `hidden=64 64`."""
+    """Parses settings with a single value each: `preset=small`, `hidden=64 64`."""
     shared = {}
     for name, values in _read(texts, "settings", "NAME=VALUE").items():
         settings.require_known(TrainConfig, name, "settings: ")
@@ -167,7 +167,7 @@ def read_settings(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def text_of(value: Any) -> str:
-    """A value as the command line takes it."""
+    """A value as written on the command line."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -216,7 +216,7 @@ def _grid(space: Space) -> list[dict[str, Any]]:
 
 
 def _random(space: Space, trials: int, seed: int) -> list[dict[str, Any]]:
-    """Different trials; fewer than asked for where there are no more."""
+    """Distinct random trials; fewer than `trials` if the space is too small."""
     validation.integer("trials", trials, least=1, most=search.MOST_TRIALS)
     validation.integer("seed", seed, least=0, most=validation.MOST_SEED)
     generator = np.random.default_rng(seed)
@@ -242,12 +242,12 @@ def _draw(generator: np.random.Generator, values: Sequence[Any] | Range) -> Any:
     return search.rounded(drawn, low, high)
 
 
-# --- what mattered --------------------------------------------------------------------------------
+# --- effects of settings --------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Effect:
-    """What a setting did to the scores, all others taken together."""
+    """The effect of a setting on the scores, averaged over all others."""
 
     setting: str
     share: float  # see `explained`
@@ -264,7 +264,7 @@ def trials(results: Results) -> dict[str, dict[str, Any]]:
 
 
 def _settings(entry: RuleEntry, config: ComparisonConfig) -> dict[str, Any]:
-    """The settings of a trial that vary."""
+    """The varied settings of a trial."""
     return {
         name: entry.rule if name == "rule" else search.hashable(entry.settings[name])
         for name in config.over
@@ -278,7 +278,7 @@ def ranking(results: Results) -> list[tuple[str, Estimate]]:
 
 
 def effects(results: Results) -> list[Effect]:
-    """The effect of each setting that was varied, the largest first."""
+    """The effect of each varied setting, the largest first."""
     tried = trials(results)
     scores = {label: results.scores(label).mean(axis=1) for label in tried}  # [runs]
     found = []
@@ -298,8 +298,8 @@ def effects(results: Results) -> list[Effect]:
 def explained(groups: Sequence[np.ndarray]) -> float:
     """The share of the variance of scores that groups of runs explain, corrected for chance.
 
-    It is the adjusted R^2 of the group's mean as a prediction, at least 0. It is NaN where there is
-    one run in each group.
+    It is the adjusted R^2 of the group's mean as a prediction, at least 0. It is NaN if each group
+    has one run.
     """
     runs = np.concatenate(groups)
     within = sum(((group - group.mean()) ** 2).sum() for group in groups)
@@ -311,7 +311,7 @@ def explained(groups: Sequence[np.ndarray]) -> float:
 
 
 def _grouped(by_value: Mapping[Any, np.ndarray]) -> dict[str, np.ndarray]:
-    """Runs by value; many numbers are grouped into three ranges of equally many values."""
+    """Runs by value; many numbers are grouped into three ranges of about equally many values."""
     numeric = all(isinstance(value, int | float) for value in by_value)
     if not numeric or len(by_value) <= MOST_GROUPS:
         order = sorted(by_value) if numeric else list(by_value)

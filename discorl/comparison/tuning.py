@@ -20,8 +20,8 @@ def choose(config: ComparisonConfig, sweep: Sweep, scales: Mapping[str, Scale]) 
     """The learning rate of each rule in each environment.
 
     It has the best mean score over all environments or, if tuned per environment, in that one.
-    Rates that failed or diverged anywhere rank below all others. None means the recipe's own rate,
-    or that every rate failed; see `why_none`.
+    Rates that failed or diverged anywhere rank below all others. None means the recipe's rate, or
+    that every rate failed; see `why_none`.
     """
     chosen: Chosen = {}
     for rule, environment in itertools.product(config.rules, config.environments):
@@ -36,7 +36,7 @@ def choose(config: ComparisonConfig, sweep: Sweep, scales: Mapping[str, Scale]) 
 def why_none(
     config: ComparisonConfig, sweep: Sweep, rule: RuleEntry, environment: EnvironmentEntry
 ) -> str | None:
-    """The reason why a rule has no learning rate: its whole sweep failed; None otherwise."""
+    """Why a rule has no learning rate: its whole sweep failed; None otherwise."""
     where = _tuned_on(config, environment)
     records = [r for cell, r in sweep.items() if cell.rule == rule and cell.environment in where]
     failures = [r["message"] for r in records if r is not None and r["status"] == "failed"]
@@ -58,7 +58,7 @@ def _merit(
     sweep: Sweep,
     scales: Mapping[str, Scale],
 ) -> tuple[int, float]:
-    """How many cells trained well with a rate, and the mean score over their environments."""
+    """The number of cells that finished with a rate, and the mean score over environments."""
     finished = [
         (cell.environment.label, record["returns"])
         for cell, record in sweep.items()

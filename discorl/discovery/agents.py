@@ -1,4 +1,4 @@
-"""An agent of the population: it lives, learns by the current rule, and says how to improve it."""
+"""An agent of the population: its life under the current rule, and its meta-gradient."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from discorl.types import Array, Key, Metrics, Params, PyTree
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AgentState:
-    """Everything that an agent's life depends on; on the host, apart from its environments."""
+    """Everything that an agent's life depends on, except for environments on the host."""
 
     training: TrainState
     meta_value: MetaValueState
@@ -38,17 +38,17 @@ class AgentState:
     lives: Array  # [] int32, lives ended so far
     task: PyTree = ()  # parameters of its environment; () on the host
     critic: PyTree = ()  # coefficients of the meta-critic, [STAGES, 3]; () without one
-    # Returns of random and of optimal play in the task, [] each, where agents live in pairs.
+    # Returns of random and optimal play in the task, [] each, if agents live in pairs.
     reference: Reference | tuple[()] = ()
     validation: ActorState | None = None  # in the validation environments; None on the host
 
     def status(self) -> Metrics:
-        """Metrics that tell, together with the steps so far, whether the life is over."""
+        """Metrics that determine, with the steps so far, whether the life is over."""
         finite = is_finite((self.training.learner, self.meta_value))
         return {"life/budget": self.budget, "life/number": self.lives, "life/finite": finite}
 
     def score(self, metrics: Metrics) -> Metrics:
-        """The return among the metrics as a score, where that is known."""
+        """The return among the metrics as a score, if the task has a reference."""
         if not isinstance(self.reference, Reference):
             return {}
         random, optimal = self.reference
@@ -58,7 +58,7 @@ class AgentState:
 def critic_of(
     state: AgentState, steps: Array, exact: Callable[[Params], Array] | None = None
 ) -> meta_critic.Critic | None:
-    """The agent's meta-critic after so many environment steps of its life; None if it has none."""
+    """The agent's meta-critic after `steps` environment steps of its life; None if it has none."""
     if isinstance(state.critic, tuple):
         return None
     stage = meta_critic.stage_of(steps / state.budget)
@@ -66,7 +66,7 @@ def critic_of(
 
 
 def with_critic(agents: PyTree, coefficients: Array) -> PyTree:
-    """The agents of a group, with other coefficients of the meta-critic, [STAGES, 3]."""
+    """Replaces the meta-critic's coefficients, [STAGES, 3], in the agents of a group."""
     if isinstance(agents, tuple):  # on the host
         return tuple(dataclasses.replace(agent, critic=coefficients) for agent in agents)
     spread = jnp.broadcast_to(coefficients, agents.critic.shape)
@@ -74,13 +74,13 @@ def with_critic(agents: PyTree, coefficients: Array) -> PyTree:
 
 
 def draw_lifetime(key: Key, lifetimes: Sequence[int]) -> Array:
-    """One of the lengths, [] int32, drawn with a probability proportional to its inverse."""
+    """Draws one of the lengths, [] int32, with a probability proportional to its inverse."""
     lengths = jnp.array(lifetimes, jnp.int32)
     return lengths[jax.random.categorical(key, -jnp.log(lengths.astype(jnp.float32)))]
 
 
 def updates_within(agent: AgentConfig, steps: Array) -> Array:
-    """Updates that an agent makes in a life of so many environment steps, [] int32."""
+    """Updates that an agent makes in a life of `steps` environment steps, [] int32."""
     return jnp.maximum(1, steps // agent.steps_per_update)
 
 
@@ -91,10 +91,9 @@ def meta_gradient_of(
     observation: PyTree,
     prepare: Callable[[PyTree], PyTree] | None = None,
 ) -> MetaGradient:
-    """How an agent's windows are differentiated.
+    """Makes the meta-gradient of an agent; its meta-value function has the agent's torso.
 
-    The meta-value function has the agent's torso. The observation is a single frame if frames are
-    stacked.
+    The observation is a single frame if frames are stacked.
     """
     meta_value = MetaValue(
         frames.stacked(observation, agent.frame_stack),
@@ -110,7 +109,7 @@ def meta_gradient_of(
 
 
 def validation_agent(agent: AgentConfig, config: DiscoverConfig) -> AgentConfig:
-    """The agent as it acts for validation data: in other sizes, and without replay."""
+    """The agent for validation rollouts: with other sizes and without replay."""
     return dataclasses.replace(
         agent,
         num_envs=config.validation_envs,
@@ -121,13 +120,13 @@ def validation_agent(agent: AgentConfig, config: DiscoverConfig) -> AgentConfig:
 
 
 def is_finite(state: PyTree) -> Array:
-    """Whether there is neither NaN nor infinity in a state, [] bool; none recovers from them."""
+    """Whether a state is free of NaN and infinity, from which no agent recovers: [] bool."""
     leaves = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
 
 
 class Agents:
-    """The functions of one group of agents; all are pure, and of one agent: callers vmap them."""
+    """Pure functions of one agent of a group; callers vmap them."""
 
     def __init__(self, group: Group, config: DiscoverConfig, rule: Rule) -> None:
         self._config = config
@@ -153,7 +152,7 @@ class Agents:
         return CompiledAgent(self._validation_agent, self._tasks.environment(task), self.learner)
 
     def begin(self, key: Key, lives: Array) -> AgentState:
-        """A new life: a task, an agent that knows nothing, and a budget of experience."""
+        """A new life: a task, a fresh agent, and a budget of experience."""
         key, task_key, training_key, validation_key, value_key, budget_key = jax.random.split(
             key, 6
         )
@@ -178,14 +177,14 @@ class Agents:
         )
 
     def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
-        """Lives on for a window of updates, and differentiates it.
+        """Makes a window of updates and differentiates it.
 
-        With a stride below the window's length the life goes on from within the window, of which
-        the rest was a look ahead; with one above, it makes more updates after it. Metrics are those
-        of the updates that the life keeps.
+        With a stride below the window's length, the life continues from within the window, and the
+        rest of it was only a look ahead. With a larger stride, more updates follow the window.
+        Metrics are those of the updates that the life keeps.
 
-        The caller checks whether the life is over, from the metrics "life/...":
-        a new life is a large program, and seldom needed.
+        The caller checks whether the life is over, from the metrics "life/...", because a new life
+        is a large program that is seldom needed.
         """
         window, stride = self._config.window, self._config.updates_per_meta_step
         start = state.training, state.meta_value
@@ -206,7 +205,7 @@ class Agents:
             records,
             training.learner,
             meta_value,
-            scale_rewards(self._agent, validation),  # as the meta-value function learned them
+            scale_rewards(self._agent, validation),  # like the meta-value function's batches
             kept[1] if kept else None,
             self._critic(state, training.steps),
         )
@@ -223,11 +222,11 @@ class Agents:
         return gradient, new, meta_metrics | of_life | new.score(of_life) | new.status()
 
     def _critic(self, state: AgentState, steps: Array) -> meta_critic.Critic | None:
-        """What judges the agent after so many environment steps of its life."""
+        """The agent's meta-critic after `steps` environment steps of its life."""
         if self._config.objective != "meta_critic":
             return None
         tasks, exact = self._tasks, None
-        # A policy that remembers, or sees several frames, is no function of the situation.
+        # A policy with memory or a frame stack is not a function of the current state.
         sees_all = not self.learner.network.state and self._agent.frame_stack == 1
         if isinstance(tasks, Family) and sees_all:
             exact = meta_critic.exact_returns(
@@ -238,7 +237,7 @@ class Agents:
     def _updates(
         self, eta: Params, task: PyTree, start: tuple[TrainState, MetaValueState], count: int
     ) -> tuple[tuple[TrainState, MetaValueState], Update, Metrics]:
-        """Makes updates; returns what they lead to, a record and metrics of each, [count, ...]."""
+        """Makes updates; returns the new state, and a record and metrics of each, [count, ...]."""
         agent = self._learning_agent(task)
 
         def update(carry: tuple, _: None) -> tuple[tuple, tuple[Update, Metrics]]:
@@ -256,10 +255,10 @@ class Agents:
 
 
 def _with_new_randomness(training: TrainState) -> TrainState:
-    """The state with another random key, for the updates that were only a look ahead.
+    """Replaces the random key, so that the updates of a look ahead are not repeated.
 
-    With the same random numbers the next window would mostly see the data that the rule has just
-    been fitted to, once for every window that overlaps there.
+    With the same random numbers, the next window would mostly see the data that the rule has just
+    been fitted to.
     """
     return dataclasses.replace(training, key=jax.random.fold_in(training.key, 0x11FE))
 
@@ -274,7 +273,7 @@ def _average(metrics: Metrics) -> dict[str, Any]:
     total = jnp.sum(episodes)
     means = {name: jnp.mean(value) for name, value in metrics.items()}
     for name in (RETURN, LENGTH):
-        # NaN where no episode ended, in an update or in all.
+        # NaN if no episode ended; updates without one are ignored.
         means[name] = jnp.nansum(metrics[name] * episodes) / total
     del means[STEP]
     return means | {EPISODES: total, "life/steps": metrics[STEP][-1]}

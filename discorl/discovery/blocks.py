@@ -1,7 +1,7 @@
-"""Blocks of agents: which device runs which, and the sum of what they say about the rule.
+"""Blocks of agents: their assignment to devices, and the sum of their contributions to the rule.
 
 A block is a program on one device, whose shape follows from the settings. The sum over blocks adds
-agents one after the other. So a result depends on the settings, never on the number of devices.
+agents in order. Results therefore depend on the settings, never on the number of devices.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ class Block:
     """Agents of one group that run as one program on one device."""
 
     group: int
-    first: int  # number of its first agent in the group
-    start: int  # and in the population
+    first: int  # index of its first agent in the group
+    start: int  # index of its first agent in the population
     count: int
 
     @property
@@ -36,9 +36,9 @@ class Block:
 
 
 def split(counts: Sequence[int], size: int) -> list[Block]:
-    """The blocks of a population with so many agents in each group.
+    """The blocks of a population, given the number of agents in each group.
 
-    A block has `size` agents, except that the last of a group may be smaller; 0: the whole group.
+    A block has `size` agents, 0 for the whole group; the last block of a group may be smaller.
     """
     starts = itertools.accumulate(counts, initial=0)
     return [
@@ -49,7 +49,7 @@ def split(counts: Sequence[int], size: int) -> list[Block]:
 
 
 def deal(costs: Sequence[float], places: int) -> list[int]:
-    """Gives each block a place: the most expensive first, to the place with the least to do."""
+    """Assigns each block to a place, the most expensive first, to the least loaded place."""
     load = [0.0] * places
     chosen = [0] * len(costs)
     for block in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
@@ -62,15 +62,15 @@ def deal(costs: Sequence[float], places: int) -> list[int]:
 class OrderedSum:
     """Sums rows of numbers, one for each agent, in the order of the agents.
 
-    Every device gets a slice of all rows (all-to-all), adds it up and hands it out (all-gather).
+    Every device gets a slice of all rows (all-to-all), sums it and shares the result (all-gather).
     """
 
     def __init__(
         self, blocks: Sequence[Block], devices: Sequence[jax.Device], every: Sequence[jax.Device]
     ) -> None:
-        """Lays out the rows, given the device of each block and all devices there are.
+        """Lays out the rows, given the device of each block, and `every` device.
 
-        Devices without a block take part only where their process would have none.
+        A device without a block takes part only if its process has no other device that does.
         """
         held: dict[jax.Device, list[int]] = {}
         for i, device in enumerate(devices):
@@ -87,7 +87,7 @@ class OrderedSum:
                 offset += blocks[i].count
         self._held = {d: rows for d, rows in held.items() if processes.owns(d)}
         self._mesh = Mesh(np.array(list(held)), (_AXIS,))
-        processes.connect(self._mesh)  # now: processes compile for unequally long
+        processes.connect(self._mesh)  # before compiling, whose duration varies between processes
         self.program = jax.jit(
             jax.shard_map(
                 self._add,
@@ -108,7 +108,7 @@ class OrderedSum:
         return total[: like.shape[0]]
 
     def place(self, rows: Mapping[int, Array], like: jax.ShapeDtypeStruct) -> Array:
-        """The rows of all devices as one array, with zeros where a device has fewer than others.
+        """The rows of all devices as one array, padded with zeros.
 
         It is [devices x rows, R rounded up to a multiple of the devices].
         """
@@ -136,6 +136,6 @@ class OrderedSum:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _stack(rows: Sequence[Array], shape: tuple[int, int]) -> Array:
-    """The rows below each other, with zeros up to the shape."""
+    """Concatenates rows and pads them with zeros to the shape."""
     stacked = jnp.concatenate(rows)
     return jnp.pad(stacked, [(0, n - m) for n, m in zip(shape, stacked.shape, strict=True)])

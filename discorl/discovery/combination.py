@@ -1,4 +1,4 @@
-"""How the meta-gradients of many agents move one rule."""
+"""Combines the meta-gradients of many agents into one step of the rule."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ from discorl.types import Array, Metrics, Params, PyTree
 
 
 class Combination:
-    """Agents' Adams where the agents are, then the mean of their updates."""
+    """One Adam per agent, on the agent's device, then the mean of their updates."""
 
     def __init__(self, config: DiscoverConfig, ordered_sum: OrderedSum) -> None:
         self._config = config
@@ -31,8 +31,8 @@ class Combination:
     def init(self, eta: Params, counts: Sequence[int]) -> PyTree:
         """States of the Adams, given the agents of each block, 0 for blocks of other processes.
 
-        They are a tuple of one tree for each block, every leaf [agents, ...], None for blocks of
-        other processes; or the state of the only Adam, if the population has one for all.
+        The result is a tuple with one tree per block, leaves [agents, ...], and None for blocks of
+        other processes. If the population has a single Adam, it is the state of that.
         """
         adam = self._adam.init(eta)
         if not self._config.per_agent_adam:
@@ -44,9 +44,9 @@ class Combination:
     def __call__(
         self, eta: Params, optimizers: PyTree, gradients: Mapping[int, Params]
     ) -> tuple[Params, PyTree, Metrics, dict[int, Array]]:
-        """Moves the rule by meta-gradients of each block of this process, every leaf [agents, ...].
+        """Moves the rule by meta-gradients of each block of this process, leaves [agents, ...].
 
-        The Adams are used up; see `init`. Returns the moved parameters, the Adams, metrics of the
+        The Adams, see `init`, are donated. Returns the new parameters, the Adams, metrics of the
         whole, and norms of the meta-gradients of each block, [agents].
         """
         adams = list(optimizers) if self._config.per_agent_adam else None
@@ -59,7 +59,7 @@ class Combination:
             if adams is not None:
                 adams[i] = adam
         like = jax.eval_shape(_row, eta, eta, jnp.zeros(2))
-        # On the default device, like everything else that is not of one block.
+        # On the default device, like everything else that does not belong to one block.
         total = jax.device_put(self._sum(rows, like), jax.local_devices()[0])
         eta, adam, whole = self._move(eta, None if adams is not None else optimizers, total)
         return eta, adam if adams is None else tuple(adams), whole, norms
@@ -67,9 +67,9 @@ class Combination:
     def contribute(
         self, eta: Params, optimizers: PyTree, gradients: Params
     ) -> tuple[Array, PyTree, Array]:
-        """What the agents of a block contribute; meta-gradients have leaves [agents, ...].
+        """The contributions of a block's agents; meta-gradients have leaves [agents, ...].
 
-        A meta-gradient that is not finite, or too large, is left out: it changes neither the rule
+        A meta-gradient that is not finite, or too large, is dropped: it changes neither the rule
         nor its agent's Adam. Returns rows to be summed over all agents, see `_row`, [agents, R];
         the agents' Adams, None if the population has a single one; and the norm of each
         meta-gradient.
@@ -99,7 +99,7 @@ class Combination:
     ) -> tuple[Params, PyTree, dict[str, Array]]:
         """Moves the rule by the sum of the agents' rows, [R]; see `contribute`.
 
-        The optimizer is the population's Adam; None if the agents have theirs. Returns the moved
+        The optimizer is the population's Adam; None if each agent has one. Returns the new
         parameters, the Adam, and metrics of the whole.
         """
         _, unravel = ravel_pytree((eta, eta, jnp.zeros(2)))
@@ -107,7 +107,7 @@ class Combination:
         update = jax.tree.map(lambda x: x / jnp.maximum(1, kept), update)
         if optimizer is not None:
             update, optimizer = self._adam.update(update, optimizer, eta)
-        # The mean cosine between the meta-gradients of two agents; NaN if there are not two.
+        # The mean cosine between the meta-gradients of two agents; NaN for fewer than two.
         cosines = optax.tree.norm(directions) ** 2 - count
         whole = {
             "meta/gradient_cosine": cosines / (count * (count - 1)),
@@ -118,14 +118,14 @@ class Combination:
         return optax.apply_updates(eta, update), optimizer, whole
 
     def is_kept(self, norms: Array | np.ndarray) -> Array:
-        """Which meta-gradients count, by their norms."""
+        """Which meta-gradients are kept, by their norms."""
         return jnp.isfinite(norms) & (norms <= self._config.max_meta_gradient)
 
 
 def _row(update: Params, direction: Params, counted: Array) -> Array:
-    """What one agent adds to the sum: its update, its meta-gradient's direction, and counts.
+    """One agent's summand: its update, its meta-gradient's direction, and counts.
 
-    The update is zero if the meta-gradient is left out, the direction has norm 1, or 0 if there is
-    none, and the counts, [2], say whether it is kept and whether it has a direction.
+    The update is zero if the meta-gradient is dropped. The direction has norm 1, or 0 if there is
+    none. The counts, [2], say whether it is kept and whether it has a direction.
     """
     return ravel_pytree((update, direction, counted))[0]

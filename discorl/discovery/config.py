@@ -36,7 +36,7 @@ class TaskConfig:
         object.__setattr__(self, "agent", given)
 
     def agent_like(self, default: AgentConfig) -> AgentConfig:
-        """One of its agents, which is like the default but for what is set here."""
+        """One of its agents: the default with the settings of this task."""
         try:
             return settings.replace(default, **self.agent)
         except UserError as error:
@@ -47,12 +47,12 @@ class TaskConfig:
 class GroupConfig(TaskConfig):
     """Agents of the population that live in one environment.
 
-    Of a family of tasks, every life draws a member. Ranges make a distribution:
-    `grid:size=4..6,respawn=0.0..0.5` spreads agents over sizes and lets every life draw the rest.
+    Every life draws a member of a family. Ranges define the distribution:
+    `grid:size=4..6,respawn=0.0..0.5` spreads agents over sizes, and every life draws the rest.
     """
 
     agents: int | None = None
-    """How many agents; by default `DiscoverConfig.agents`."""
+    """Number of agents; by default `DiscoverConfig.agents`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +77,7 @@ class DiscoverConfig:
     population: tuple[GroupConfig, ...] = (GroupConfig("catch:rows=5,columns=5"),)
     """The agents by environment."""
     agents: int = 2
-    """Agents for each environment whose group does not say how many."""
+    """Default number of agents per environment."""
     block_size: int = 0
     """Agents of an environment that run as one program on one device; 0: all of them. Blocks are
     spread over the devices. Results depend on this number, and never on the devices."""
@@ -90,23 +90,23 @@ class DiscoverConfig:
     )
     """The default agent of the population and of the evaluations."""
     preset: str = "demo"
-    """Where the other settings start from."""
+    """Defaults of the other settings."""
     seed: int = 0
     """Seed of the run."""
     method: MethodName = "meta_gradient"
     """How the rule is improved: by gradients through windows of updates, by an evolution strategy
-    over whole lives, or by both in one population. With `both` the parts that `parts` names evolve,
+    over whole lives, or by both in one population. With `both`, the parts named by `parts` evolve,
     and gradients move all others."""
     evolution: EvolutionConfig = EvolutionConfig()
     """The evolution strategy."""
     meta_steps: int = 800
-    """How many steps of the rule to make; with `es`, generations."""
+    """Steps of the rule; with `es`, generations."""
     rule: str = "disco"
-    """Rule to discover, if it starts from scratch: `disco`, in the sizes below, or any other rule
+    """Rule to discover, if it starts from scratch: `disco`, with the sizes below, or any other rule
     with parameters, optionally with settings: `lean`, `package.module:MyRule,setting=3`."""
     start: str = "scratch"
-    """Learned rule to start from, a name or a file; `scratch` is a new one, and `muesli` a new
-    `disco` rule that has learned to imitate Muesli's update."""
+    """Learned rule to start from, a name or a file. `scratch` is a new rule, and `muesli` a new
+    `disco` rule trained to imitate Muesli's update."""
     imitation_steps: int = 2000
     """Steps of that imitation."""
     rules_path: str | None = None
@@ -116,26 +116,25 @@ class DiscoverConfig:
     """Agent updates that a meta-gradient goes through."""
     stride: int = 0
     """Agent updates from the start of one window to that of the next; 0: as many as `window`. With
-    fewer, windows overlap, in environments written in JAX; with more, there are updates between
-    them that no meta-gradient goes through."""
+    fewer, windows overlap (only in environments written in JAX); with more, no meta-gradient goes
+    through the updates between them."""
     objective: Objective = "actor_critic"
-    """What a meta-gradient makes larger: what the agent earns at the end of a window, as in the
-    paper; or how its life will end, as predicted from there by a regression over earlier lives."""
+    """What a meta-gradient maximises: the agent's return at the end of a window, as in the paper;
+    or the outcome of its life, as predicted from there by a regression over earlier lives."""
     lifetimes: tuple[int, ...] = (20_000, 50_000, 100_000, 200_000)
     """Environment steps of a life, each drawn with a probability inverse to its length."""
     meta_learning_rate: float = 1e-3
     """Learning rate of the rule."""
     meta_schedule: Schedule = "constant"
-    """How it changes over the meta-steps: constant, or cosine, which ends at 0."""
+    """Schedule of this learning rate over the meta-steps: constant, or cosine, which ends at 0."""
     ema: float = 0.0
-    """Decay of the moving average of the rule's parameters, which is what is evaluated and written;
-    0: the parameters themselves."""
+    """Decay of the EMA of the rule's parameters, which is evaluated and written; 0: no EMA."""
     per_agent_adam: bool = True
-    """Whether each agent's meta-gradient goes through an Adam of its own before the mean."""
+    """Whether each agent's meta-gradient goes through its own Adam before the mean."""
     max_meta_gradient: float = 1e4
-    """Norm beyond which an agent's meta-gradient is dropped, as one that is not finite is."""
+    """Norm beyond which an agent's meta-gradient is dropped, like one that is not finite."""
     validation_envs: int = 48
-    """Environments of the validation rollout, on which an updated agent is judged."""
+    """Environments of the validation rollout, on which an updated agent is evaluated."""
     validation_unroll: int = 29
     """Transitions of each trajectory of the validation rollout."""
     entropy_cost: float = 0.01
@@ -147,12 +146,12 @@ class DiscoverConfig:
     target_kl_cost: float = 0.01
     """Penalty on the distance of pi_hat from the target network's policy."""
     target_improvement: float = 0.0
-    """How much that policy is improved first: the clip of the advantages by which it is, those of
-    all actions and those of the actions taken (1 in Muesli); 0, as in the paper, not at all. It
-    lets a new rule begin to learn much earlier."""
+    """Clip of the advantages that first improve that policy, those of all actions and those of the
+    actions taken (1 in Muesli); 0, as in the paper: no improvement. A new rule begins to learn much
+    earlier with it."""
     mixed_mode: bool = False
-    """Whether the agents' gradient is differentiated forward over backward; the same result with
-    other needs of memory and time."""
+    """Whether the agents' gradient is differentiated forward over backward. Results are the same;
+    memory and time differ."""
     value_hidden: tuple[int, ...] = (256, 256)
     """Widths of the meta-value function's network."""
     value_learning_rate: float = 3e-4
@@ -163,11 +162,11 @@ class DiscoverConfig:
     """Decay of its traces."""
 
     prediction_size: int = 600
-    """Size P of the predictions y and z, of a rule from scratch."""
+    """Size P of the predictions y and z of a rule from scratch."""
     bins: int = 601
     """Bins K of the action value."""
     bin_spacing: float = 1.0
-    """How far they lie apart; see `Disco`. Small rewards want fine bins."""
+    """Spacing of the bins; see `Disco`. Small rewards need fine bins."""
     trajectory_lstm: int = 256
     """Width of the meta-network's trajectory LSTM."""
     meta_lstm: int = 128
@@ -175,19 +174,19 @@ class DiscoverConfig:
     net_width: int = 16
     """Hidden width of the meta-network's small nets."""
     without: str = "none"
-    """What to leave out of the rule, as in the paper's ablations: some of yz, q, aux_pi,
-    bootstrapping and meta_rnn, joined by +."""
+    """Ablated parts of the rule, as in the paper: some of yz, q, aux_pi, bootstrapping and
+    meta_rnn, joined by +."""
 
     evaluate_every: int = 100
-    """Meta-steps between two evaluations of the rule on fresh agents; there is one before the
-    first meta-step and one after the last, too."""
+    """Meta-steps between two evaluations of the rule on fresh agents. There is also one before the
+    first meta-step and one after the last."""
     evaluate_on: tuple[TaskConfig, ...] = (TaskConfig("catch:rows=5,columns=5"),)
-    """Environments of the evaluation, such as members held out of a family
+    """Environments of the evaluation, such as held-out members of a family
     (`grid:seed=1,split=held_out`)."""
     evaluate_seeds: int = 2
-    """Fresh agents for each of them."""
+    """Fresh agents per environment of the evaluation."""
     evaluate_updates: int = 300
-    """Updates that each of those makes."""
+    """Updates of each of these agents."""
     checkpoint_every: int = 50
     """Meta-steps between two checkpoints."""
 
@@ -253,7 +252,7 @@ class DiscoverConfig:
 
     @property
     def regularisers(self) -> Regularisers:
-        """Those of a Disco rule."""
+        """Regularisers of a Disco rule."""
         return Regularisers(
             prediction_entropy=self.prediction_entropy_cost,
             target_mean=self.target_mean_cost,
@@ -262,7 +261,7 @@ class DiscoverConfig:
         )
 
     def groups(self) -> list[Group]:
-        """The groups of agents, with one for each size where an environment has ranges of sizes."""
+        """The groups of agents; an environment with ranges of sizes has one group per size."""
         names: dict[str, list[AgentConfig]] = {}
         groups = []
         for entry in self.population:
@@ -281,7 +280,7 @@ class DiscoverConfig:
         return tasks
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings as JSON can hold them; `settings.build` reads them back."""
+        """The settings for JSON; `settings.build` reads them back."""
         return dataclasses.asdict(self)
 
 
@@ -305,7 +304,7 @@ def _task(name: str, value: Any, kind: type[Task]) -> Task:
 
 
 def _unique_name(names: dict[str, list[AgentConfig]], env: str, agent: AgentConfig) -> str:
-    """The environment, with a number if it was named before with agents of another kind."""
+    """The environment, with a number if it appeared before with different agents."""
     kinds = names.setdefault(env, [])
     if agent not in kinds:
         kinds.append(agent)

@@ -1,8 +1,8 @@
-"""Agents spread over the sizes of a family: `grid:size=4..6` as three environments.
+"""Spreads agents over the sizes of a family: `grid:size=4..6` becomes three environments.
 
-A range of what a family draws is the family's own affair: `grid:respawn=0.0..0.5` is one
-environment, and every life draws from it. A size is part of the compiled program. So agents with a
-range of sizes become several groups, one for each size, and a size is drawn by nobody.
+A range of a parameter, `grid:respawn=0.0..0.5`, is one environment, and every life draws from it. A
+size, in contrast, is part of the compiled program. Agents with a range of sizes therefore become
+several groups, one for each size, and no life draws a size.
 """
 
 import math
@@ -21,11 +21,11 @@ class Share(NamedTuple):
 
 
 def spread(env: str, agents: int) -> list[Share]:
-    """Shares agents out among the sizes that an environment's ranges hold, as evenly as can be.
+    """Distributes agents over the sizes in an environment's ranges, as evenly as possible.
 
-    Several ranges stand for all their combinations, in the order of the text, the last range the
-    quickest. Where there are more of them than agents, every agent gets one of its own, from the
-    first to the last at even distances. An environment without ranges of sizes has one share.
+    Several ranges give all their combinations, in the order of the text; the last range varies
+    fastest. If there are more combinations than agents, every agent gets a different one, evenly
+    spaced from the first to the last. An environment without ranges of sizes has one share.
     """
     ranges = _ranges_of_sizes(env)
     if not ranges:
@@ -48,14 +48,13 @@ def spread(env: str, agents: int) -> list[Share]:
 
 
 def notice(env: str, agents: int) -> str | None:
-    """What to tell the user where agents are too few for all sizes; see `spread`."""
+    """A message for the user if there are fewer agents than sizes; see `spread`."""
     total = _combinations(_ranges_of_sizes(env))
     if total <= agents:
         return None
     chosen = ", ".join(share.env for share in spread(env, agents))
     return (
-        f"{env} stands for {total} environments and has agents={agents}: only {chosen} will be "
-        "lived in"
+        f"{env} stands for {total} environments and has agents={agents}: only {chosen} will be used"
     )
 
 
@@ -87,7 +86,7 @@ def _combination(ranges: dict[str, Range], place: int) -> dict[str, int]:
 
 
 def _with_sizes(env: str, sizes: dict[str, int]) -> str:
-    """The environment's text with single sizes in place of their ranges."""
+    """The environment's text with single sizes instead of ranges."""
     name, _, settings = env.partition(":")
     parts = {part.partition("=")[0].strip(): part for part in settings.split(",")}
     parts |= {key: f"{key}={size}" for key, size in sizes.items()}
@@ -95,7 +94,7 @@ def _with_sizes(env: str, sizes: dict[str, int]) -> str:
 
 
 def _check(env: str) -> None:
-    """Raises a `UserError` for settings that a family does not accept, before anything is drawn."""
+    """Raises a `UserError` for invalid settings of a family, before anything is drawn."""
     if _is_family(env):
         spec = specs.parse(env)
         settings = {k: v for k, v in spec.parameters.items() if k not in ("seed", "split")}

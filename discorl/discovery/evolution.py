@@ -1,7 +1,7 @@
 """Evolution of a rule's parameters over whole lives.
 
-The two agents of a pair live on the same task, from the same key and for as long. Unlike the
-gradient through a window of updates, the gradient estimated from their scores is unbiased.
+The two agents of a pair have the same task, key and length of life. Unlike the gradient through a
+window of updates, the gradient estimated from their scores is unbiased.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ GOLDEN = 0.6180339887498949
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class EvolutionState:
-    """All that an evolution depends on from one generation to the next."""
+    """Everything that evolution carries from one generation to the next."""
 
-    eta: Params  # the parameters around which the next generation lives
-    average: Params  # of the iterates: what is best kept
+    eta: Params  # the centre of the next generation's perturbations
+    average: Params  # of the iterates, which is the result
     momentum: Momentum
-    spreads: Array  # [slots], moving averages of the standard deviation of differences
+    spreads: Array  # [groups], moving averages of the standard deviation of differences
     generation: Array  # [] int32, generations so far
     key: Key
 
@@ -53,8 +53,8 @@ class LifeGroup:
 class Evolution:
     """Evolves a rule over groups of lives.
 
-    Every group holds `count / 2` pairs; a family that comes twice has twice as many. Families
-    count equally, however many groups they have and however large their differences are.
+    Every group holds `count / 2` pairs. Families count equally, for any number of their groups and
+    any size of their differences.
     """
 
     def __init__(
@@ -67,9 +67,8 @@ class Evolution:
     ) -> None:
         """Prepares the programs.
 
-        Noise and steps are laid out over all `generations`. `scales` are those of perturbations and
-        steps, by the first name in the path of a part of `eta`; 1 where nothing is said, and 0 for
-        parts that stay as they are.
+        The schedules of noise and steps span `generations`. `scales` of perturbations and steps are
+        by the top-level key of `eta`, by default 1; parts with scale 0 do not change.
         """
         for group in groups:
             require_pairs(group.name, group.count)
@@ -106,7 +105,7 @@ class Evolution:
         ]
         size = config.noise_left(decay)
         place = 0
-        started = []  # all groups before any is waited for: devices need not be idle
+        started = []  # all groups start before any is waited for, to keep devices busy
         for i, (group, length) in enumerate(zip(self.groups, lengths, strict=True)):
             key = jax.random.fold_in(jax.random.fold_in(state.key, generation), i)
             started.append(self._start(group, state.eta, key, size, length, place))
@@ -134,7 +133,7 @@ class Evolution:
         return state, {name: float(x) for name, x in moved.items()} | self._metrics(rows)
 
     def _metrics(self, rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """Metrics by the names of groups, and the score over all: families count equally."""
+        """Metrics by the names of groups, and the overall score; families count equally."""
         names = [group.name for group in self.groups]
         metrics = {SCORE: float(self._weights @ [row[SCORE] for row in rows])}
         for name in dict.fromkeys(names):
@@ -146,7 +145,7 @@ class Evolution:
     def _start(
         self, group: LifeGroup, eta: Params, key: Key, noise: float, length: int, place: int
     ) -> tuple[Params, Callable[[], np.ndarray]]:
-        """Lets a group live.
+        """Starts the lives of a group.
 
         Returns perturbations, leaves [P, ...], and a function that waits for the scores of both
         lives of each pair, [2, P].

@@ -1,7 +1,7 @@
 """Agents of the population whose environments are on the host.
 
-Each agent acts in environments of its own, in threads, while others learn. It acts with its newest
-parameters, always: what it goes through does not depend on how fast anything is.
+Each agent acts in its own environments, in threads, while others learn. It always acts with its
+newest parameters, so results do not depend on timing.
 """
 
 import dataclasses
@@ -36,9 +36,9 @@ HostStates = tuple[AgentState, ...]
 
 
 class HostAgents:
-    """One group of agents; the state of a block of it is a tuple of its agents' states.
+    """One group of agents; the state of a block is a tuple of its agents' states.
 
-    Environments start with the first meta-step after `init`, `restart`, `close` or a resumed run.
+    Environments start with the first meta-step after `init`, `restart`, `close` or a resume.
     """
 
     on_host = True
@@ -51,14 +51,13 @@ class HostAgents:
         environment: HostEnvironment,
         number: int,
     ) -> None:
-        """Binds; seeds are derived from the number of the group."""
         if config.updates_per_meta_step < config.window:
             raise UserError(
-                f"stride is {config.stride}, and {environment.name} is on the host, where no "
-                "environment can go back to within a window: expected at least the window's "
+                f"stride is {config.stride}, and {environment.name} is on the host, where "
+                "environments cannot go back into a window: expected at least the window's "
                 f"length, {config.window}, or 0 for the same"
             )
-        self._config, self._number = config, number
+        self._config, self._number = config, number  # of the group, for seeds
         learner = make_learner(
             group.agent,
             rule,
@@ -69,7 +68,7 @@ class HostAgents:
         )
         self._agent = HostAgent(group.agent, environment, learner)
         validator = HostAgent(validation_agent(group.agent, config), environment, learner)
-        # Of which all others are made: they compile once for all.
+        # All actors are copies of these and share their compiled programs.
         self._prototypes = self._agent.actor(0), validator.actor(0)
         self.meta_gradient = meta_gradient_of(
             config, group.agent, learner, environment.observation, environment.prepare
@@ -85,7 +84,7 @@ class HostAgents:
     # --- pure functions of one agent --------------------------------------------------------------
 
     def begin(self, key: Key, lives: Array) -> AgentState:
-        """A new life: an agent that knows nothing, and a budget of experience."""
+        """A new life: a fresh agent, and a budget of experience."""
         key, training_key, value_key, budget_key = jax.random.split(key, 4)
         budget = draw_lifetime(budget_key, self._config.lifetimes)
         lifetime = updates_within(self._agent.config, budget)
@@ -106,9 +105,9 @@ class HostAgents:
         fresh: Trajectory,
         steps: Array,
     ) -> tuple[ReplayState | None, AgentState, tuple[Update, Metrics]]:
-        """Takes in a rollout, [T, E], of so many steps and makes an update.
+        """Adds a rollout, [T, E], of `steps` steps to replay and makes an update.
 
-        Replay is apart from the agent. Returns both, a record of the update, and its metrics.
+        Replay is separate from the agent. Returns both, a record of the update, and its metrics.
         """
         before = agent.training
         key, replay_key = jax.random.split(before.key)
@@ -128,7 +127,7 @@ class HostAgents:
         validation: Trajectory,
     ) -> tuple[Params, AgentState, Metrics]:
         """Pulls the meta-gradient back through a window of updates."""
-        # As the rewards that the meta-value function learned.
+        # Like the meta-value function's batches.
         validation = scale_rewards(self._agent.config, validation)
         gradient, meta_value, metrics = self.meta_gradient.differentiate(
             eta,
@@ -142,7 +141,7 @@ class HostAgents:
         return gradient, dataclasses.replace(agent, meta_value=meta_value, key=key), metrics
 
     def report(self, agent: AgentState, metrics: Sequence[Metrics]) -> Metrics:
-        """Where an agent's life stands, and the means of its updates' metrics."""
+        """The progress of an agent's life, and means of its updates' metrics."""
         life = {"life/steps": agent.training.steps, **agent.status()}
         return jax.tree.map(jnp.mean, _stack(metrics)) | life
 
@@ -152,7 +151,7 @@ class HostAgents:
         return tuple(self._begin(key, jnp.int32(0)) for key in keys)
 
     def restart(self, state: HostStates, i: int, first: int = 0) -> HostStates:
-        """Lets agent `i` of a block begin a new life, in new environments."""
+        """Starts a new life of agent `i` of a block, in new environments."""
         if first + i in self._actors:
             self._actors.pop(first + i).close()
         fresh = self._begin(state[i].key, state[i].lives + 1)
@@ -169,7 +168,7 @@ class HostAgents:
         try:
             return self._meta_step(eta, self._open(state, first))
         except BaseException:
-            # Some are in the middle of what nobody will ask for. Those of other blocks are in use.
+            # The actors of this block are in the middle of rollouts that nobody will wait for.
             for i in range(first, first + len(state)):
                 if i in self._actors:
                     self._actors.pop(i).close()
@@ -206,7 +205,7 @@ class HostAgents:
         return gradients, agents, of_validation | of_updates
 
     def _learn(self, window: Window, eta: Params) -> Update:
-        """An update on the rollout that was asked for, and its record."""
+        """Makes an update on the requested rollout; returns its record."""
         rollout = window.actors.training.wait()
         window.replay, window.agent, (record, metrics) = self._update(
             window.replay, window.agent, eta, rollout.trajectory, np.int32(rollout.steps)
@@ -225,7 +224,7 @@ class HostAgents:
         return gradient, metrics
 
     def _open(self, state: HostStates, first: int) -> list[Window]:
-        """Windows of all agents, whose environments have started."""
+        """Starts missing environments; returns the windows of all agents."""
         starting: list[Actors] = []
         for i, agent in enumerate(state, first):
             if i not in self._actors:
@@ -234,8 +233,8 @@ class HostAgents:
         for actors in starting:
             actors.training.wait_for_start()
             actors.validation.wait_for_start()
+        # Replay is copied, because it is written in place and the state must survive a failure.
         return [
-            # Replay is written in place from here on, and the state must outlive a failure.
             Window(
                 self._actors[i],
                 _with_replay(agent, None),
@@ -245,7 +244,7 @@ class HostAgents:
         ]
 
     def _start(self, i: int, agent: AgentState) -> Actors:
-        """Environments whose seeds no other life has, nor the same one once it is resumed."""
+        """Starts environments with seeds that differ between lives and after a resume."""
         lives, updates = int(agent.lives), int(agent.training.learner.updates)
         entropy = [self._config.seed, self._number, i, lives, updates]
         seeds = np.random.SeedSequence(entropy).generate_state(2).tolist()

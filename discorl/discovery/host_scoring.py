@@ -16,14 +16,14 @@ from discorl.training.host.rollout import mean_episode
 from discorl.training.state import TrainState
 from discorl.types import Key, Params, PyTree
 
-_ENVIRONMENTS = 0xE2F  # sets the seeds of environments apart from the agent's keys
+_ENVIRONMENTS = 0xE2F  # makes the seeds of environments independent of the agent's keys
 
 
 class HostScoring:
     """Training from scratch in one environment, compiled once.
 
-    An agent acts with its newest parameters, as it does in discovery. While one learns, the others
-    act, each in a thread of its own.
+    An agent acts with its newest parameters, as in discovery. While one learns, the others act in
+    threads.
     """
 
     def __init__(self, agent: AgentConfig, environment: HostEnvironment, rule: Rule) -> None:
@@ -40,7 +40,7 @@ class HostScoring:
         self._learn = jax.jit(self._agent.learn, donate_argnums=0)
 
     def run(self, task: PyTree, keys: Key, eta: Params, updates: int) -> dict[str, np.ndarray]:
-        """Trains an agent for each key, [S], whose environments have their seeds from it, too.
+        """Trains an agent for each key, [S], which also seeds its environments.
 
         The task is (). Returns mean returns and numbers of finished episodes, [S, updates].
         """

@@ -1,4 +1,4 @@
-"""The actors of an agent on the host, and its way through a window of updates."""
+"""The actors of an agent on the host, and its state during a window of updates."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from discorl.types import Metrics
 
 @dataclasses.dataclass(frozen=True)
 class Actors:
-    """Act for an agent in one of its lives."""
+    """The actors of an agent in one of its lives."""
 
     training: ActorThread
     validation: ActorThread
@@ -28,7 +28,7 @@ class Actors:
 
 @dataclasses.dataclass
 class Window:
-    """An agent while it lives on, and what is recorded of it."""
+    """An agent during a meta-step, and its records."""
 
     actors: Actors
     agent: AgentState  # without its replay
@@ -38,15 +38,15 @@ class Window:
     episodes: list[Episode] = dataclasses.field(default_factory=list)
 
     def act(self) -> None:
-        """Has the next rollout begun, with the newest parameters."""
+        """Requests the next rollout, with the newest parameters."""
         training = self.agent.training
         self.actors.training.ask(training.learner.params, acting_key(training.key))
 
     def act_for_validation(self) -> None:
-        """Has the rollout begun for validation."""
+        """Requests the validation rollout."""
         _, key = jax.random.split(self.agent.key)
         self.actors.validation.ask(self.agent.training.learner.params, key)
 
     def returns(self) -> dict[str, float]:
-        """Metrics of the finished episodes: NaN where there are none."""
+        """Metrics of the finished episodes; NaN if there are none."""
         return {EPISODES: float(len(self.episodes)), **mean_episode(self.episodes)}

@@ -1,8 +1,8 @@
 """Whole lives of many agents at once, as one compiled program per family and agent.
 
-A life is a training run from scratch: a rule's parameters, a member of the family, a random key, a
-learning rate and a number of updates decide what an agent earns in it. All of these are data. So
-one program serves evolution, validation, sweeps and tests, with discovered and hand-designed rules.
+A life is a training run from scratch. It is a function of the rule's parameters, a member of the
+family, a random key, a learning rate and a number of updates. All of these are data, so one program
+serves evolution, validation, sweeps and tests, with discovered and hand-designed rules.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ BINS = 20  # parts of equal length in which the returns of a life are reported
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What agents earned in each part of their lives."""
+    """The returns of agents in each part of their lives."""
 
     return_sum: np.ndarray  # [L, BINS], over the episodes that ended in it
-    episodes: np.ndarray  # [L, BINS], how many there were
+    episodes: np.ndarray  # [L, BINS], the number of these episodes
 
     def end(self, share: float) -> np.ndarray:
         """Mean return per episode in the last share of each life, [L]; NaN if none ended there."""
@@ -47,9 +47,9 @@ class Record:
         return _divide(self.return_sum, self.episodes)
 
     def area(self) -> np.ndarray:
-        """Mean over the parts of each life of the return per episode, [L].
+        """Return per episode, averaged over the parts of each life, [L].
 
-        Parts without an end of an episode are left out; NaN if there are no others.
+        Parts in which no episode ended are ignored; NaN if there are no others.
         """
         means = self.curve()
         known = np.isfinite(means)
@@ -58,14 +58,14 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class LoneTask:
-    """A single environment in the place of a family: every life is spent in it."""
+    """A single environment with the interface of a family; every life is spent in it."""
 
     alone: Environment
-    scale: Reference  # returns of random and of optimal play
+    scale: Reference  # returns of random and optimal play
 
     @classmethod
     def of(cls, environment: Environment) -> "LoneTask":
-        """The environment with its own scale; where none is known, returns are scores."""
+        """The environment with its own scale; if none is known, returns are scores."""
         return cls(environment, references.of(environment) or Reference(0.0, 1.0))
 
     @property
@@ -77,7 +77,7 @@ class LoneTask:
         return self.alone.observation
 
     def sample(self, key: Key, split: Split) -> Array:
-        """The same for all lives: [], for programs that run one member per life."""
+        """A dummy parameter, [], for programs that run one member per life."""
         return jnp.zeros(())
 
     def environment(self, parameters: Array) -> Environment:
@@ -89,7 +89,7 @@ class LoneTask:
 
 
 def family_or_task(env: str) -> Family | LoneTask:
-    """What agents live in: a family, or one environment in JAX, a member of a family included."""
+    """The tasks of an environment in JAX: a family, or a single task such as a family's member."""
     spec = specs.parse(env)
     is_member = bool({"seed", "split"} & spec.parameters.keys())
     if spec.name in families.REGISTRY and not is_member:
@@ -128,8 +128,8 @@ class Lives:
     ) -> None:
         """Prepares the program, which the first run compiles.
 
-        Learning rates are given to each life. `size` lives run side by side on one device. Results
-        depend on this number, and never on the devices.
+        Learning rates are arguments of each life. `size` lives run side by side on one device.
+        Results depend on this number, and never on the devices.
         """
         validation.integer("size", size, least=1)
         self.family, self.size = family, size
@@ -144,7 +144,7 @@ class Lives:
         return self._sample(keys, split)
 
     def repeat(self, eta: Params, count: int) -> Params:
-        """The same parameters for so many lives: leaves [count, ...]."""
+        """The same parameters for `count` lives: leaves [count, ...]."""
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), eta)
 
     def run(
@@ -155,9 +155,9 @@ class Lives:
         learning_rates: Array | float,
         updates: int,
     ) -> Record:
-        """Lets agents live, each with its eta, task and key: leaves [L, ...].
+        """Runs lives, each with its eta, task and key: leaves [L, ...].
 
-        There is one learning rate, or one for each, [L].
+        There is one learning rate for all, or one for each, [L].
         """
         return self.start(etas, tasks, keys, learning_rates, updates)()
 
@@ -173,8 +173,8 @@ class Lives:
     ) -> Callable[[], Record]:
         """Like `run`, but returns a function that waits for the record.
 
-        Calls go to the devices of all processes in turn, from the one at `place` on; then all
-        processes have the whole record.
+        Calls go to the devices of all processes in turn, starting at index `place`. All processes
+        get the whole record.
         """
         count = keys.shape[0]
         rates = jnp.broadcast_to(jnp.asarray(learning_rates, jnp.float32), (count,))
@@ -183,7 +183,7 @@ class Lives:
         for call, first in enumerate(range(0, count, self.size)):
             device = devices[(place + call) % len(devices)]
             if processes.owns(device):
-                # The last lives of all fill up the last call.
+                # The last life pads the last call.
                 chosen = np.minimum(np.arange(first, first + self.size), count - 1)
                 arguments = _rows((etas, tasks, keys, rates), chosen)
                 arguments = jax.device_put(arguments, device)
@@ -235,9 +235,9 @@ class Lives:
         return CompiledAgent(self._agent, self.family.environment(task), self._learner)
 
     def _axes(self, tasks: PyTree) -> PyTree:
-        """The axis of the lives in every leaf of a state; None for what all lives share.
+        """The axis of the lives in every leaf of a state; None if lives share the leaf.
 
-        All write into replay at the same place, which turns a scatter into a copy.
+        They share the position in replay, which turns a scatter into a copy.
         """
         task = jax.tree.map(lambda x: x[0], tasks)
         state = jax.eval_shape(self._compiled_agent(task).init, jax.random.key(0), 1)

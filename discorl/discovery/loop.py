@@ -1,4 +1,4 @@
-"""The loop around meta-steps: it logs, evaluates, saves and listens for Ctrl-C."""
+"""The loop around meta-steps, which logs, evaluates, saves and handles Ctrl-C."""
 
 import contextlib
 import dataclasses
@@ -68,18 +68,18 @@ def discover(
     """Discovers a rule, from scratch or from another rule.
 
     Args:
-        config: all settings; or else give them one by one.
+        config: all settings; alternatively, give them one by one.
         out: the run directory to make; None keeps nothing on disk. It will hold the current rule
             in `rule.npz` and the best one in `best.npz`, both ready for `discorl.train`.
-        resume: a run directory to continue, in place of settings.
+        resume: a run directory to continue, instead of settings.
         accept_changes: whether to resume a run whose files were changed since it stopped.
-        resume_if_exists: if `out` holds a run already, continue it, with its own settings.
+        resume_if_exists: if `out` already holds a run, continue it with its own settings.
         distributed: whether this is one of several processes that call this with the same
-            arguments: True where a scheduler knows them all, or else a `Cluster`. `out` is then in
-            a folder that they share, and a failure in any of them ends them all, hard.
+            arguments: True if a scheduler describes them, or else a `Cluster`. They must share the
+            folder of `out`. A failure in any of them ends them all.
         track: where metrics go besides the run directory; see `discorl.train`.
-        rule: the rule to discover: a text that names it, or a rule of your own, as a pair with the
-            parameters to start from or without, which makes new ones.
+        rule: the rule to discover: its name, or a rule of your own. A pair also gives the
+            parameters to start from; without, they are initialised.
         **settings: settings of `DiscoverConfig`; see `discorl.configure_discovery`.
 
     Returns:
@@ -125,7 +125,7 @@ def discover(
             described, copies = config.as_dict(), {"start.npz": start}
             run = stack.enter_context(runs.create(out, described, "discover", copies))
         if config.start == IMITATED and kept_start(run) is None:
-            assert isinstance(built, Disco), "any other rule is refused"
+            assert isinstance(built, Disco), "`check_start` rejects other rules"
             eta = imitate(
                 config, built, eta, jax.random.fold_in(keys_of(config).population, 0x1317)
             )
@@ -155,7 +155,7 @@ class _Loop:
     def __post_init__(self) -> None:
         self._metrics, self._evaluations = History(), History()
         self._evaluated = -1  # the meta-step of the newest evaluation
-        self._seconds = 0.0  # of meta-steps and evaluations, in all stretches of the run
+        self._seconds = 0.0  # of meta-steps and evaluations, over the whole run
         self._versions = versions()
 
     def run(self) -> DiscoverResult:
@@ -167,7 +167,7 @@ class _Loop:
                 evaluated = self._evaluated
                 state = self._evaluate_if_due(done, state)
                 if done == config.meta_steps and self._evaluated > evaluated:
-                    self._save(done, state)  # what a failure had prevented
+                    self._save(done, state)  # a failure had prevented the evaluation
                 while done < config.meta_steps and not stopped:
                     with compilation.Stopwatch() as watch:
                         search, row, agents = self._method.step(state.search)
@@ -213,15 +213,15 @@ class _Loop:
                 # The files may be older than the checkpoint, or newer if that was damaged.
                 self._write_files(done, state)
                 if self._method.host_environments:
-                    # The rest of a run is resumed bit for bit; these cannot be.
+                    # Everything else is resumed bit for bit.
                     names = ", ".join(self._method.host_environments)
-                    message = f"the environments of {names} start anew, with other seeds"
-                    print(f"going on from meta-step {done}: {message}", file=sys.stderr)
+                    message = f"the environments of {names} restart with other seeds"
+                    print(f"continuing from meta-step {done}: {message}", file=sys.stderr)
                 return done, state
         return 0, self._initial_state()
 
     def _read_back(self, run: Run) -> None:
-        """Remembers what was logged up to the checkpoint."""
+        """Reads back the rows logged up to the checkpoint."""
         for table, kept in (("metrics", self._metrics), ("evaluation", self._evaluations)):
             for rows in run.rows(table):
                 kept.extend(rows)
@@ -243,14 +243,14 @@ class _Loop:
         )
 
     def _evaluate_if_due(self, done: int, state: DiscoverState) -> DiscoverState:
-        """Also makes up for an evaluation in which an environment failed, in a resumed run."""
+        """Evaluates if due; a resumed run repeats an evaluation in which an environment failed."""
         due = done % self._config.evaluate_every == 0 or done == self._config.meta_steps
         if not due or processes.exchange(self._evaluated)[0] == done:
             return state
         return self._evaluate(done, state)
 
     def _evaluate(self, done: int, state: DiscoverState) -> DiscoverState:
-        """Scores the rule; the best one so far becomes part of the state."""
+        """Scores the rule and keeps the best one so far in the state."""
         eta = self._method.eta(state.search)
         with compilation.Stopwatch() as watch:
             score = self._scoring(eta)
@@ -300,7 +300,7 @@ class _Loop:
             self._rule.save(self._run.path / name, eta, metadata)
 
     def _provenance(self, meta_steps: int) -> dict[str, Any]:
-        """What a rule file remembers of where it comes from."""
+        """The origin of a rule, for its file."""
         return {
             "meta_steps": meta_steps,
             "seed": self._config.seed,

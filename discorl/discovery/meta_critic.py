@@ -1,10 +1,11 @@
-"""The meta-critic: what the policy at the end of a window is worth for the way its life ends.
+"""The meta-critic: predicts how a life will end from the policy at the end of a window.
 
-A window sees a few updates. The return at its end makes rules greedy: what a policy earns now says
-little about what it will have learned by the end of its life. The meta-critic predicts that from
-three features of the policy: its return J, the return of the sharpened policy, softmax(4 logits),
-and its entropy. The prediction is a ridge regression for each group of agents and quarter of life,
-learned from lives that have ended. Its gradient with respect to the features is the meta-objective.
+A window covers a few updates. Maximising the return at its end makes rules greedy: a policy's
+current return says little about its return at the end of its life. The meta-critic predicts the
+latter from three features of the policy: its return J, the return of the sharpened policy,
+softmax(4 logits), and its entropy. The prediction is a ridge regression for each group of agents
+and quarter of life, learned from lives that have ended. Its gradient with respect to the features
+is the meta-objective.
 """
 
 import dataclasses
@@ -21,19 +22,19 @@ from discorl.types import Array, Params, PyTree
 FEATURES = ("policy_return", "sharpened_return", "relative_entropy")
 STAGES = 4  # equal parts of a life
 SHARPNESS = 4.0  # factor on the logits
-LEAST_GAP = 0.25  # between optimal and random return, where returns are divided by it
-# Coefficients of the features by stage before any life has ended: explore first, earn at the end.
+LEAST_GAP = 0.25  # lower bound of the gap between optimal and random return as a divisor
+# Coefficients of the features by stage before any life has ended: first explore, finally exploit.
 PRIOR = ((0.0, 1.0, 0.1), (0.0, 1.0, 0.07), (0.5, 0.5, 0.04), (1.0, 0.0, 0.0))
-RIDGE = 1.0  # pull toward the prior; windows have variances of about 0.05
+RIDGE = 1.0  # pull toward the prior; features have variances of about 0.05 over windows
 DECAY = 0.99  # of the statistics, at each meta-step
-# More return is never worse, and the worth of entropy is bounded: the regression is correlational.
+# The regression is only correlational, so returns never count negatively and entropy is bounded.
 BOUNDS = ((0.0, 0.0, -0.05), (2.0, 2.0, 0.5))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Sums over windows of the features x and of the outcome y of their lives, [..., STAGES]."""
+    """Sums over windows of features x and of their lives' outcomes y, [..., STAGES]."""
 
     count: Array
     x: Array  # [..., STAGES, 3]
@@ -45,7 +46,7 @@ class Moments:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CriticState:
-    """What is known of lives under way and of those that have ended."""
+    """Statistics of current lives and of those that have ended."""
 
     count: Array  # [agents, STAGES], windows of the life so far
     x: Array  # [agents, STAGES, 3], sums of their features
@@ -59,8 +60,8 @@ class CriticState:
 class Critic:
     """The meta-objective of one agent's window.
 
-    `exact` maps the parameters of the agent's network to its J and sharpened J, [2]. Where no
-    table of the task exists it is None, and both are estimated by the meta-value function.
+    `exact` maps the parameters of the agent's network to its J and sharpened J, [2]. It is None if
+    there is no table of the task; the meta-value function then estimates both.
     """
 
     coefficients: Array  # [3]
@@ -68,7 +69,7 @@ class Critic:
 
 
 def prior(objective: str) -> PyTree:
-    """Coefficients at the beginning of a discovery, [STAGES, 3]; () without a meta-critic."""
+    """Coefficients at the start of a discovery, [STAGES, 3]; () without a meta-critic."""
     return jnp.array(PRIOR, jnp.float32) if objective == "meta_critic" else ()
 
 
@@ -97,7 +98,7 @@ def init(group_of: np.ndarray) -> CriticState:
 
 
 def stage_of(share: Array) -> Array:
-    """The stage, int32, in which a share of a life is used up."""
+    """The stage, int32, after a share of a life."""
     return jnp.clip((share * STAGES).astype(jnp.int32), 0, STAGES - 1)
 
 
@@ -110,13 +111,13 @@ def learn(
     over: Array,
     sound: Array,
 ) -> CriticState:
-    """Takes in a window of every agent, and the lives that end with it.
+    """Learns from a window of every agent, and from the lives that end with it.
 
     Features are those of the policies at the ends of the windows, [agents, 3]. The outcome,
-    [agents], is J or, where it is not exact, the mean value of the states met; windows are
-    regressed on its mean over the last stage of their life. `share` is that of its life which each
-    agent has used, `over` marks lives that end here, and lives that are not `sound` count for
-    nothing, [agents] each.
+    [agents], is J or, if that is not exact, the mean value of the visited states. The regression
+    target of a window is the outcome's mean over the last stage of its life. `share` is the share
+    of its life that each agent has used, `over` marks lives that end here, and lives that are not
+    `sound` are ignored, [agents] each.
     """
     stage = jax.nn.one_hot(stage_of(share), STAGES)  # [agents, STAGES]
     finite = jnp.all(jnp.isfinite(features), axis=-1)
@@ -145,14 +146,14 @@ def learn(
         xy=added(state.ended.xy, sum_x * y[:, None, None]),
     )
 
-    def goes_on(total: Array) -> Array:
+    def continued(total: Array) -> Array:
         return jnp.where(over.reshape(-1, *[1] * (total.ndim - 1)), 0, total)
 
     return CriticState(
-        count=goes_on(count),
-        x=goes_on(sum_x),
-        xx=goes_on(sum_xx),
-        outcome=goes_on(outcomes),
+        count=continued(count),
+        x=continued(sum_x),
+        xx=continued(sum_xx),
+        outcome=continued(outcomes),
         ended=ended,
         coefficients=regress(ended),
     )
@@ -180,9 +181,9 @@ def exact_returns(
 ) -> Callable[[Params], Array] | None:
     """J and sharpened J of an agent in a task as a function of its parameters, [2].
 
-    Both are normalised: 0 for random and 1 for optimal play. None if the family has no table of
-    what is seen in each situation. `logits_of` maps parameters and observations [N, ...] to logits
-    of the policy, [N, A].
+    Both are normalised: 0 for random and 1 for optimal play. None if the family has no table of the
+    observations in all states. `logits_of` maps parameters and observations [N, ...] to logits of
+    the policy, [N, A].
     """
     seen = family.observations(task)
     if seen is None:
@@ -206,11 +207,11 @@ def exact_returns(
 def estimated_returns(
     logits: Array, action: Array, value: Array, adv: Array, weight: Array
 ) -> Array:
-    """J and sharpened J, [2], with the gradients of their policy gradients.
+    """Estimates of J and sharpened J, [2], whose gradients are policy gradients.
 
-    J is the mean value of the states met, with the gradient of the actor-critic loss. The sharpened
-    policy is judged on the same actions by importance ratios, which are at most A. Logits are
-    [T, B, A]; values are in the unit of the advantages, through which no gradient flows.
+    J is the mean value of the visited states, with the gradient of the actor-critic loss. The
+    sharpened policy is evaluated on the same actions by importance ratios, which are at most A.
+    Logits are [T, B, A]; values have the unit of the advantages, through which no gradient flows.
     """
     log_pi = returns.take_action(jax.nn.log_softmax(logits), action)
     sharp_log_pi = returns.take_action(jax.nn.log_softmax(SHARPNESS * logits), action)

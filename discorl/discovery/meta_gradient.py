@@ -1,9 +1,8 @@
-"""The meta-gradient: how the rule should change for agents trained by it to earn more.
+"""The meta-gradient: how the rule should change for its agents to earn more.
 
 A window of agent updates is differentiated with respect to the rule's parameters eta: through the
 targets, the gradient of the agent's loss, Adam's first moment, the target network and the rule's
-state.
-Data are given; acting is not part of what is differentiated.
+state. The data are constants: no gradient flows through acting.
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ from discorl.types import Array, Metrics, Outputs, Params, PyTree, Trajectory
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """One update of a window, as it is recorded to be differentiated later."""
+    """The record of one update, to be differentiated later."""
 
     learner: LearnerState  # before the update
     batch: Trajectory  # [T, B], with single frames if frames are stacked
@@ -34,10 +33,10 @@ class Update:
 class MetaGradient:
     """Binds a learner and its meta-value function into pure functions.
 
-    The updates of a window are made once, while data are collected, and recorded. The backward
-    pass then takes them one by one from the last to the first: it computes an update again and
-    pulls the gradient back through it. So memory grows with the number of updates only by the
-    recorded states and data. Frames are recorded once, and stacked where a network is asked.
+    The updates of a window are made once, while data are collected, and recorded. The backward pass
+    then goes from the last update to the first: it recomputes an update and pulls the gradient back
+    through it. Memory grows with the number of updates only by the recorded states and data. Frames
+    are recorded once, and stacked where a network is applied.
     """
 
     learner: Learner
@@ -67,9 +66,9 @@ class MetaGradient:
         """Pulls the gradient of the meta-loss back through a recorded window.
 
         The leaves of the window are [N, ...]. Agent and meta-value function are those after the
-        last update, and `validation` is experience of the updated agent, [T', B'], which `critic`
-        judges, or by default the actor-critic loss. Returns the meta-gradient, shaped like eta; the
-        meta-value function to go on with, `kept` if it is an earlier one, its moments updated; and
+        last update. `validation` is experience of the updated agent, [T', B'], evaluated by
+        `critic` or, by default, by the actor-critic loss. Returns the meta-gradient, shaped like
+        eta; the meta-value function to continue with, or `kept` if given, with updated moments; and
         metrics.
         """
         count = jax.tree.leaves(window)[0].shape[0]
@@ -187,7 +186,7 @@ class MetaGradient:
 def _at_fillers(trajectory: Trajectory) -> Array:
     """Moments at which a filler is taken, or would be next: [T+1, B] bool.
 
-    They are the last observations of cut episodes, bootstrapped from and nothing else.
+    They are the last observations of cut episodes, which serve only for bootstrapping.
     """
     last = jnp.zeros_like(trajectory.action[:1], bool)
     if trajectory.truncated is not None:
@@ -196,7 +195,7 @@ def _at_fillers(trajectory: Trajectory) -> Array:
 
 
 def _floats(tree: PyTree) -> PyTree:
-    """The tree with None in place of what has no gradient: counters and keys."""
+    """The tree with None for leaves without a gradient: counters and keys."""
 
     def keep(leaf: Any) -> Any:
         return leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else None
@@ -205,7 +204,7 @@ def _floats(tree: PyTree) -> PyTree:
 
 
 def _merge(floats: PyTree, tree: PyTree) -> PyTree:
-    """Puts what `_floats` took out back in, from the whole tree."""
+    """Restores the leaves that `_floats` removed, from the whole tree."""
     return jax.tree.map(
         lambda part, whole: whole if part is None else part,
         floats,

@@ -1,7 +1,7 @@
-"""The meta-value function: tells the meta-gradient which actions were better than expected.
+"""The meta-value function, which provides the advantages of the meta-gradient.
 
-It is a network of its own, used for nothing else, that learns the value of the agent's policy with
-V-trace from the same batches.
+It is a separate network that learns the value of the agent's policy with V-trace from the agent's
+batches.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import optax
 from discorl.agent.config import OptimiserConfig
 from discorl.agent.optimiser import make_optimiser
 from discorl.networks import Network, standard
-from discorl.networks.prepared import prepared
+from discorl.networks.prepared import make_prepared
 from discorl.networks.standard import Torso
 from discorl.rules import returns
 from discorl.rules.returns import Moments
@@ -25,7 +25,7 @@ from discorl.types import Array, Key, OutputSpec, Params, PyTree, Trajectory
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class MetaValueState:
-    """All that a meta-value function depends on."""
+    """The state of a meta-value function."""
 
     params: Params
     optimizer: PyTree
@@ -36,12 +36,12 @@ class MetaValueState:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Estimates:
-    """What the meta-value function says of a batch of trajectories."""
+    """The meta-value function's estimates on a batch of trajectories."""
 
     value: Array  # [T+1, B]
     rho: Array  # [T, B], importance ratios
     adv: Array  # [T, B], V-trace advantages
-    td: Array  # [T, B], V-trace targets less values
+    td: Array  # [T, B], V-trace targets minus values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class MetaValue:
     learning_rate: float = 3e-4
     torso: Torso = "auto"
     filters: tuple[int, ...] = (16, 32, 32)
-    prepare: Callable[[PyTree], PyTree] | None = None  # what networks see of observations, [N, ...]
+    prepare: Callable[[PyTree], PyTree] | None = None  # applied to observations, [N, ...]
 
     @functools.cached_property
     def _network(self) -> Network:
@@ -63,11 +63,7 @@ class MetaValue:
         build = functools.partial(
             standard, spec, torso=self.torso, hidden=self.hidden, filters=self.filters
         )
-        prepare = self.prepare
-        if prepare is None:
-            return build(self.observation)
-        shown = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], prepare(self._batch())))
-        return prepared(build(shown), prepare)
+        return make_prepared(build, self.observation, self.prepare)
 
     @functools.cached_property
     def _optimizer(self) -> optax.GradientTransformation:
@@ -75,13 +71,11 @@ class MetaValue:
 
     def init(self, key: Key) -> MetaValueState:
         """A fresh meta-value function."""
-        return self.init_from(self._network.init(key, self._batch()))
-
-    def _batch(self) -> PyTree:
-        return jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), self.observation)
+        batch = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), self.observation)
+        return self.init_from(self._network.init(key, batch))
 
     def init_from(self, params: Params) -> MetaValueState:
-        """A meta-value function that has learned nothing since it was given its parameters."""
+        """A meta-value function with these parameters and a fresh optimiser."""
         dtype = jax.tree.leaves(params)[0].dtype
         moments = returns.init_moments(dtype)
         return MetaValueState(params, self._optimizer.init(params), moments, moments)
@@ -108,10 +102,10 @@ class MetaValue:
     def estimate(
         self, state: MetaValueState, trajectory: Trajectory, logits: Array
     ) -> tuple[Estimates, Array, MetaValueState]:
-        """Advantages of a batch, [T, B], and the same normalised by moments that take it in first.
+        """Estimates on a batch, and advantages normalised by moments that include the batch.
 
         The logits are those of the policy under evaluation, [T, B, A]. Returns estimates,
-        normalised advantages, [T, B], and the state with its moments updated.
+        normalised advantages, [T, B], and the state with updated moments.
         """
         estimates = self._estimate(self._outputs(state.params, trajectory), trajectory, logits)
         state = self.take_in(state, trajectory, estimates)
@@ -121,7 +115,7 @@ class MetaValue:
     def take_in(
         self, state: MetaValueState, trajectory: Trajectory, estimates: Estimates
     ) -> MetaValueState:
-        """The state with the advantages of a batch in its moments, whoever estimated them."""
+        """Updates the state's moments with the advantages of a batch."""
         weight = (~trajectory.fillers()).astype(estimates.adv.dtype)
         moments = returns.update_moments(state.adv_moments, estimates.adv, weight)
         return dataclasses.replace(state, adv_moments=moments)

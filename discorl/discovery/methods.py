@@ -20,28 +20,28 @@ Row = dict[str, float]
 class Method(Protocol):
     """One way to improve a rule, a step at a time."""
 
-    host_environments: Sequence[str] = ()  # which may fail, and which no checkpoint holds
-    headline: str  # the metric to show along with progress
+    host_environments: Sequence[str] = ()  # may fail, and are not part of checkpoints
+    headline: str  # the metric of the progress line
 
     def init(self, eta: Params, key: Key) -> Any:
         """The state before the first step: a pytree of arrays."""
 
     def place(self, state: Any) -> Any:
-        """A restored state, on the devices where this method has it; by default where JAX does."""
+        """Moves a restored state to this method's devices; by default it stays."""
         return state
 
     def step(self, state: Any) -> tuple[Any, Row, list[Row]]:
         """Makes one step; returns the new state, metrics, and those of each agent, if any.
 
         Raises:
-            EnvironmentFailure: an environment on the host failed; the state is as it was.
+            EnvironmentFailure: an environment on the host failed; the state is still valid.
         """
 
     def eta(self, state: Any) -> Params:
         """The rule's parameters to evaluate and to keep."""
 
     def costs(self) -> list[float]:
-        """What the blocks of the method cost, by which they are dealt to processes next time."""
+        """Costs of the method's blocks, by which a resumed run assigns them to devices."""
         return []
 
     def close(self) -> None:
@@ -50,14 +50,14 @@ class Method(Protocol):
 
 
 def make_method(config: DiscoverConfig, rule: Rule, costs: Sequence[float] = ()) -> Method:
-    """The method that the settings ask for; `costs` are those of an earlier `Method.costs`."""
+    """Makes the method of the settings; `costs` are from an earlier `Method.costs`."""
     if config.method == "es":
         return Evolving(config, rule)
     return MetaGradients(config, rule, costs)
 
 
 class MetaGradients(Method):
-    """Meta-gradients of a population of agents, with evolution of some parts if they pair."""
+    """Meta-gradients of a population of agents; if they live in pairs, some parts evolve."""
 
     headline = RETURN
 
@@ -97,7 +97,7 @@ class MetaGradients(Method):
         self.population.close()
 
     def _returns(self, by_agent: np.ndarray) -> Row:
-        """Mean return by environment, each of which has a scale of its own."""
+        """Mean return by environment; scales differ between environments."""
         names = np.array([self._names[group] for group in self._groups])
         return {
             f"{RETURN}/{name}": float(known_mean(by_agent[names == name]))
@@ -106,7 +106,7 @@ class MetaGradients(Method):
 
 
 def _means(by_agent: Columns) -> Row:
-    """Metrics of the population: means over those agents that have a value, and totals."""
+    """Metrics of the population: means over the agents with a value, and totals."""
     means = {name: float(known_mean(values)) for name, values in sorted(by_agent.items())}
     totals = {name: int(by_agent[name].sum()) for name in ("meta/dropped", EPISODES, "life/number")}
     return means | totals
@@ -118,7 +118,7 @@ class Evolving(Method):
     headline = SCORE
 
     def __init__(self, config: DiscoverConfig, rule: Rule) -> None:
-        programs: dict[Any, Lives] = {}  # which groups of the same kind share
+        programs: dict[Any, Lives] = {}  # shared by groups of the same kind
         groups = []
         for group in config.groups():
             kind = group.env, group.agent, group.count

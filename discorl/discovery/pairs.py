@@ -1,9 +1,9 @@
 """Evolution of some parts of a rule in a population whose meta-gradients move the others.
 
-Agents live in pairs of neighbours: on the same task, from the same key and for as long. All its
-life one has a perturbation of the evolved parts added to the rule, and the other has it subtracted.
-Meta-gradients are taken there, with respect to the other parts. When the lives of a pair end, the
-difference of their scores, times the perturbation, tells how the evolved parts should move.
+Neighbouring agents form pairs with the same task, key and length of life. During its life, one
+agent uses the rule plus a perturbation of the evolved parts, the other the rule minus it.
+Meta-gradients with respect to the other parts are taken there. When the lives of a pair end, the
+difference of their scores, times the perturbation, estimates the gradient of the evolved parts.
 """
 
 import dataclasses
@@ -35,14 +35,14 @@ Columns = dict[str, np.ndarray]  # metrics of agents, [agents]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PairsState:
-    """What is known of lives under way, and of those that ended in this generation.
+    """Statistics of current lives, and of those that ended in this generation.
 
-    Trees of parameters have None in place of parts that do not evolve.
+    Trees of parameters have None for parts that do not evolve.
     """
 
     key: Key  # of all perturbations
-    score_sum: Array  # [agents, BINS], over the episodes of lives under way
-    episodes: Array  # [agents, BINS], how many there were
+    score_sum: Array  # [agents, BINS], over the episodes of current lives
+    episodes: Array  # [agents, BINS], the number of these episodes
     # Sums of difference times perturbation over either half of the pairs: leaves [groups, 2, ...].
     products: Params
     differences: Array  # [groups, 3], sums of 1, of the differences and of their squares
@@ -66,12 +66,12 @@ class Pairs:
         self._config, self._meta_steps = config.evolution, config.meta_steps
         self._strategy = Strategy(self._config, named_scales(self._config.parts, rule))
         shapes = jax.eval_shape(rule.init_params, jax.random.key(0))
-        # The axis of the agents in each leaf of perturbed parameters; None where all share it.
+        # The axis of the agents in each leaf of perturbed parameters; None for shared leaves.
         self.axes: PyTree = jax.tree.map(lambda _: 0, self._evolved(shapes))
         self._weights = equal_shares([group.name for group in groups])
         numbers = np.repeat(np.arange(len(groups)), [group.count // 2 for group in groups])
         halves = np.arange(len(numbers)) % 2
-        # [groups, 2, P]: which pair counts where.
+        # [groups, 2, P]: whether a pair belongs to a group and a half.
         self._places = (numbers == np.arange(len(groups))[:, None])[:, None] & (
             halves == np.arange(2)[:, None]
         )
@@ -96,9 +96,9 @@ class Pairs:
         )
 
     def perturbed(self, state: PairsState, eta: Params, block: Block, lives: Array) -> Params:
-        """The rule of each agent of a block: leaves [agents, ...] where they evolve.
+        """The rule of each agent of a block; evolved leaves are [agents, ...].
 
-        `lives`, [agents], are lives ended so far: every life has a perturbation of its own.
+        `lives`, [agents], counts the lives ended so far: every life has its own perturbation.
         """
         noise = self._config.noise_left(self._decay(state))
         return self._perturb(eta, state.key, jnp.int32(block.start), lives, jnp.float32(noise))
@@ -114,10 +114,11 @@ class Pairs:
     def learn(
         self, state: PairsState, eta: Params, by_agent: Columns, over: np.ndarray
     ) -> tuple[PairsState, Params, dict[str, float], np.ndarray]:
-        """Takes in a window of every agent and, where the lives of pairs are over, their scores.
+        """Learns from a window of every agent and from the scores of pairs whose lives are over.
 
-        The evolved parts move once as many pairs have ended as there are. Returns the state, the
-        parameters, metrics of the whole, and scores of lives that are over, NaN for others.
+        A generation ends when the number of ended pairs reaches the number of pairs; the evolved
+        parts then move. Returns the state, the parameters, metrics of the whole, and scores of
+        lives that are over, NaN for others.
         """
         state, record = self._remember(state, by_agent)
         scores = np.where(by_agent["life/finite"], self._config.score(record), LEAST_SCORE)
@@ -150,7 +151,7 @@ class Pairs:
         return self._config.decay(int(state.meta_steps) / self._meta_steps)
 
     def _remember(self, state: PairsState, by_agent: Columns) -> tuple[PairsState, Record]:
-        """Adds the episodes of a window to the part of each life that it ended in."""
+        """Adds the episodes of a window to the part of each life in which the window ended."""
         share = by_agent["life/steps"] / by_agent["life/budget"]
         part = np.clip(np.ceil(share * BINS).astype(int) - 1, 0, BINS - 1)
         place = np.arange(len(part)), part
@@ -164,7 +165,7 @@ class Pairs:
         return state, Record(score_sum, episodes)
 
     def _step(self, state: PairsState, eta: Params) -> tuple[PairsState, Params, dict[str, float]]:
-        """Ends a generation: the evolved parts move. Families with ended pairs count equally."""
+        """Moves the evolved parts at the end of a generation; families with pairs count equally."""
         count, total, squares = np.array(state.differences, np.float64).T
         known = np.maximum(count, 1)
         deviations = np.sqrt(np.maximum(0, squares / known - (total / known) ** 2))
@@ -190,7 +191,7 @@ class Pairs:
     # --- pure functions ---------------------------------------------------------------------------
 
     def _evolved(self, eta: Params) -> Params:
-        """The tree with None in place of what does not evolve."""
+        """The tree with None for parts that do not evolve."""
         return jax.tree_util.tree_map_with_path(
             lambda path, x: x if self._strategy.scale(path) else None, eta
         )
@@ -236,5 +237,5 @@ class Pairs:
 
 
 def of_pairs(over: np.ndarray) -> np.ndarray:
-    """Which lives are over, [agents], if both of a pair are where one is."""
+    """Ends both lives of a pair where one is over: [agents] bool."""
     return np.repeat(over[::2] | over[1::2], 2)

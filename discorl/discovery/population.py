@@ -1,4 +1,4 @@
-"""The population: many agents under one rule, and how their meta-gradients move it."""
+"""The population: many agents under one rule, which moves by their meta-gradients."""
 
 import concurrent.futures
 import dataclasses
@@ -28,52 +28,52 @@ from discorl.types import Array, Key, Metrics, Params, PyTree, UserError, specs
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PopulationState:
-    """All that discovery depends on from one meta-step to the next."""
+    """Everything that the population carries from one meta-step to the next."""
 
     eta: Params
-    eta_ema: Params  # moving average of eta over the meta-steps: what discovery hands out
-    # Compiled blocks: an AgentState, every leaf [agents of the block, ...]; on the host: a tuple of
-    # one AgentState for each agent.
+    eta_ema: Params  # EMA of eta over the meta-steps, which is the result
+    # A compiled block is an AgentState, leaves [agents of the block, ...]; a block on the host is a
+    # tuple of one AgentState per agent.
     blocks: tuple[PyTree, ...]
-    # With one Adam an agent: a tuple of one state for each block, every leaf [agents, ...].
+    # With one Adam per agent: a tuple of one state per block, leaves [agents, ...].
     optimizers: PyTree
-    dropped: Array  # [agents] int32, meta-gradients left out so far
+    dropped: Array  # [agents] int32, meta-gradients dropped so far
     critic: PyTree = ()  # a CriticState, if a meta-critic is the objective
     pairs: PyTree = ()  # a PairsState, if agents live in pairs
 
 
 class AgentGroup(Protocol):
-    """Agents of one shape; how they are stepped is their own affair."""
+    """Agents of one shape, compiled or on the host."""
 
     on_host: bool  # whether environments may fail
 
     def begin(self, key: Key, lives: Array) -> Any:
-        """One agent at the beginning of a life, after so many others."""
+        """One agent at the start of a life, after `lives` others."""
 
     def init(self, keys: Key) -> Any:
-        """Agents at the beginning of their first lives, one for each key."""
+        """Agents at the start of their first lives, one for each key."""
 
     def meta_step(self, eta: Params, state: Any, first: int = 0) -> tuple[Params, Any, Metrics]:
-        """The agents of a block live on for a window, which is then differentiated.
+        """Runs a window of every agent of a block, and differentiates it.
 
-        Where agents live in pairs, the evolved parts of the parameters have leaves [agents, ...].
-        The block's first agent is number `first` of the group. The state is used up, unless the
-        group is on the host. Meta-gradients have leaves [agents, ...], metrics are [agents] each.
+        If agents live in pairs, the evolved parts of the parameters have leaves [agents, ...]. The
+        block's first agent is number `first` of the group. The state is donated, unless the group
+        is on the host. Meta-gradients have leaves [agents, ...], metrics are [agents] each.
 
         Raises:
-            EnvironmentFailure: an environment on the host failed; the state is as it was.
+            EnvironmentFailure: an environment on the host failed; the state is still valid.
         """
 
     def restart(self, state: Any, i: int, first: int = 0) -> Any:
-        """Lets agent `i` of a block begin a new life; the state is used up."""
+        """Starts a new life of agent `i` of a block; the state is donated."""
 
     def close(self) -> None:
-        """Lets go of environments on the host; another meta-step would start new ones."""
+        """Closes environments on the host; another meta-step would start new ones."""
         return
 
 
 class _CompiledAgents(AgentGroup):
-    """A group whose environments are written in JAX: one program lives and differentiates."""
+    """A group whose environments are written in JAX: one program runs and differentiates."""
 
     on_host = False
 
@@ -82,7 +82,7 @@ class _CompiledAgents(AgentGroup):
             gradient, state, metrics = agents.meta_step(eta, state)
             return pairs.without_evolved(gradient) if pairs else gradient, state, metrics
 
-        # One program begins the lives of all agents, the first and all later ones.
+        # One program for first and later lives of all agents.
         self._begin = jax.jit(agents.begin)
         axes = pairs.axes if pairs else None, 0
         self._step = jax.jit(jax.vmap(step, in_axes=axes), donate_argnums=1)
@@ -118,15 +118,15 @@ def _make_group(
         if isinstance(environment, HostEnvironment):
             if pairs:
                 raise UserError(
-                    f"method is 'both', and {group.env} is on the host, where no two lives are "
-                    "alike: expected environments written in JAX, or the method 'meta_gradient'"
+                    f"method is 'both', and {group.env} is on the host, where lives cannot be "
+                    "paired: expected environments written in JAX, or the method 'meta_gradient'"
                 )
             return HostAgents(group, config, rule, environment, number)
     return _CompiledAgents(agents(group, config, rule), pairs)
 
 
 class Population:
-    """Compiled programs of a population; its methods are pure but for environments on the host."""
+    """Compiled programs of a population; only environments on the host are not pure."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Population:
     ) -> None:
         """Prepares the programs, by default for all devices of all processes.
 
-        Blocks are dealt out by their costs, by default the number of agents.
+        Blocks are assigned to devices by their costs, by default their numbers of agents.
         """
         self.config = config
         described = config.groups()
@@ -159,7 +159,7 @@ class Population:
         dealt = blocks.deal(costs, len(every))
         self.devices = [every[place] for place in dealt]  # of each block
         self._own = [i for i, device in enumerate(self.devices) if processes.owns(device)]
-        self.seconds = [float(cost) for cost in costs]  # that each block took in the last meta-step
+        self.seconds = [float(cost) for cost in costs]  # of each block in the last meta-step
         self._combination = Combination(config, blocks.OrderedSum(self.blocks, self.devices, every))
         self._group_of = np.repeat(np.arange(len(self.counts)), self.counts)  # of each agent
         self._learn = jax.jit(lambda *data: meta_critic.learn(self._group_of, *data))
@@ -168,7 +168,7 @@ class Population:
         )
 
     def init(self, eta: Params, key: Key) -> PopulationState:
-        """A population of agents at the beginning of their first lives."""
+        """A population of agents at the start of their first lives."""
         states: list[Any] = [None] * len(self.blocks)
         for i in self._own:
             block = self.blocks[i]
@@ -207,14 +207,15 @@ class Population:
         return dataclasses.replace(state, blocks=placed(state.blocks), optimizers=optimizers)
 
     def meta_step(self, state: PopulationState) -> tuple[PopulationState, Columns, Columns]:
-        """Every agent lives on for a window; the rule moves; those whose life is over begin anew.
+        """Runs a window of every agent, moves the rule, and restarts agents whose life is over.
 
-        The state is used up. Returns metrics of the whole and of each agent, [agents].
+        The state is donated. Returns the new state and metrics of the whole and of each agent,
+        [agents].
 
         Raises:
-            EnvironmentFailure: an environment on the host failed; the state is as it was.
+            EnvironmentFailure: an environment on the host failed; the state is still valid.
         """
-        # What may fail comes first, before any array is used up, and fails in all processes.
+        # Blocks that may fail come first, before any array is donated, and fail in all processes.
         on_host = [i for i in self._own if self.groups[self.blocks[i].group].on_host]
         lived: dict[int, Any] = {}
         if self.host_environments:
@@ -227,7 +228,7 @@ class Population:
         )
         kept = self._combination.is_kept(by_agent["meta/gradient_norm"])
         by_agent["meta/dropped"] = np.asarray(state.dropped + ~kept)
-        # Parameters that are not finite stay so: such an agent has nothing more to say.
+        # Parameters that are not finite stay so, which ends a life.
         over = (by_agent["life/steps"] >= by_agent["life/budget"]) | ~by_agent["life/finite"]
         whole, evolution = jax.device_get(whole), state.pairs
         if self._pairs:
@@ -251,7 +252,7 @@ class Population:
     def _judge(
         self, state: PopulationState, by_agent: Columns, over: np.ndarray
     ) -> PopulationState:
-        """The meta-critic learns from the windows, and all agents are judged by it from now on."""
+        """Trains the meta-critic on the windows, and gives all agents its new coefficients."""
         if isinstance(state.critic, tuple):
             return state
         critic = self._learn(
@@ -269,7 +270,7 @@ class Population:
         return dataclasses.replace(state, blocks=tuple(states), critic=critic)
 
     def _live(self, state: PopulationState, chosen: Sequence[int]) -> dict[int, Any]:
-        """Blocks live on: those of a device one after the other, devices side by side."""
+        """Runs blocks: those of one device in sequence, devices in parallel."""
         results: dict[int, Any] = {}
         held: dict[jax.Device, list[int]] = {}
         for i in chosen:
@@ -306,9 +307,9 @@ class Population:
         return {name: np.concatenate([found[i][name] for i in sorted(found)]) for name in found[0]}
 
     def restart(self, state: PopulationState, agents: Sequence[int]) -> PopulationState:
-        """Lets agents begin a new life; nothing is left of the old one but their meta-Adam.
+        """Starts new lives of agents; they keep only their meta-Adam.
 
-        They are counted through all groups; the arrays of their blocks are used up.
+        Agents are indices into the population; the arrays of their blocks are donated.
         """
         states = list(state.blocks)
         places = [(b, i) for b, block in enumerate(self.blocks) for i in range(block.count)]
@@ -319,7 +320,7 @@ class Population:
         return dataclasses.replace(state, blocks=tuple(states))
 
     def close(self) -> None:
-        """Ends environments on the host; another meta-step would start new ones."""
+        """Closes environments on the host; another meta-step would start new ones."""
         for group in self.groups:
             group.close()
 

@@ -1,4 +1,4 @@
-"""What a discovery carries from one meta-step to the next, and what it leaves behind."""
+"""The state and the result of a discovery."""
 
 import dataclasses
 from pathlib import Path
@@ -14,7 +14,7 @@ from discorl.types import Array, Params, PyTree
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DiscoverState:
-    """All that a run of discovery depends on from one meta-step to the next."""
+    """Everything that a discovery carries from one meta-step to the next."""
 
     search: PyTree  # state of the method
     best_eta: Params  # of the highest score so far
@@ -24,17 +24,17 @@ class DiscoverState:
 
 @dataclasses.dataclass(frozen=True)
 class DiscoverResult:
-    """What discovery leaves behind."""
+    """The discovered rule and the metrics of its discovery."""
 
     config: DiscoverConfig
     rule: Rule
-    eta: Params  # the rule's parameters, or their average, after the last meta-step
-    best_eta: Params  # and those that were evaluated best
+    eta: Params  # the rule's parameters, or their EMA, after the last meta-step
+    best_eta: Params  # those that were evaluated best
     best_score: float
-    # One row a meta-step and one an evaluation. Beyond some thousand rows, neighbouring rows are
-    # merged; the files metrics.csv and evaluation.csv have them all.
+    # One row per meta-step and one per evaluation. Long histories are shortened by merging
+    # neighbouring rows; metrics.csv and evaluation.csv have every row.
     metrics: dict[str, np.ndarray]
     evaluations: dict[str, np.ndarray]
     path: Path | None  # the run directory
     finished: bool  # False: stopped by the user; the run can be resumed
-    seconds: float  # that meta-steps and evaluations took, of all stretches; compilation apart
+    seconds: float  # wall time of the whole run without compilation

@@ -1,4 +1,4 @@
-"""How good a rule is: what fresh agents earn that it trains, on environments chosen for that."""
+"""Scores a rule by the returns of fresh agents that it trains in the evaluation's environments."""
 
 import dataclasses
 import functools
@@ -24,21 +24,21 @@ from discorl.training.config import LONGEST_CALL
 from discorl.training.state import TrainState
 from discorl.types import Array, Key, Metrics, Params, PyTree
 
-# Share of the updates, at their end, that count: more than the tenth that training reports, for
-# few agents play few episodes.
+# Share of the updates, the last ones, that count. It is more than training's tenth, because few
+# agents play few episodes.
 LAST = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """What a rule's agents earned."""
+    """The returns and scores of a rule's agents."""
 
-    returns: dict[str, float]  # by environment; NaN where no agent ended an episode
-    scores: dict[str, float]  # the same, 0 for random and 1 for optimal play where that is known
+    returns: dict[str, float]  # by environment; NaN if no agent ended an episode
+    scores: dict[str, float]  # 0 for random and 1 for optimal play; returns if those are unknown
 
     @property
     def mean(self) -> float:
-        """Mean score over environments; NaN if there is none in one of them."""
+        """Mean score over environments; NaN if one of them has none."""
         return math.fsum(self.scores.values()) / len(self.scores)
 
     def row(self) -> dict[str, float]:
@@ -53,7 +53,7 @@ class Score:
 
 
 class Scoring:
-    """Trains fresh agents with a rule, always from the same keys, so that only the rule counts."""
+    """Trains fresh agents with a rule, always from the same keys, so scores are comparable."""
 
     def __init__(self, config: DiscoverConfig, rule: Rule, key: Key) -> None:
         self._updates = config.evaluate_updates
@@ -63,7 +63,7 @@ class Scoring:
         programs: dict[Hashable, CompiledScoring | HostScoring] = {}
         for name, (env, agent) in config.tasks().items():
             environment = envs.make(env)
-            # Members of one family differ in numbers only: one program serves them all.
+            # Members of one family differ only in parameters, so one program serves them all.
             shape = environment.family if isinstance(environment, Member) else env
             kind = (shape, agent)
             if kind not in programs:
@@ -76,7 +76,7 @@ class Scoring:
             self._programs[name] = programs[kind]
 
     def __call__(self, eta: Params) -> Score:
-        """Scores a rule by its parameters; several processes have some environments each."""
+        """Scores the rule's parameters; processes share the environments."""
         found = processes.together(lambda: self._returns(eta))
         merged = functools.reduce(dict.__or__, found)
         returns = {name: merged[name] for name in self._environments}
@@ -110,13 +110,13 @@ class CompiledScoring:
         def begin(task: PyTree, key: Key, lifetime: Array) -> TrainState:
             return compiled(task).init(key, lifetime)
 
-        def go_on(
+        def train(
             task: PyTree, state: TrainState, eta: Params, count: Array
         ) -> tuple[TrainState, Metrics]:
             return compiled(task).run(state, eta, count)
 
         self._begin = jax.jit(jax.vmap(begin, in_axes=(None, 0, None)))
-        self._go_on = jax.jit(jax.vmap(go_on, in_axes=(None, 0, None, None)), donate_argnums=1)
+        self._train = jax.jit(jax.vmap(train, in_axes=(None, 0, None, None)), donate_argnums=1)
 
     def run(self, task: PyTree, keys: Key, eta: Params, updates: int) -> dict[str, np.ndarray]:
         """Trains an agent for each key; returns metrics of every update, [S, updates]."""
@@ -124,21 +124,21 @@ class CompiledScoring:
         parts = []
         for done in range(0, updates, LONGEST_CALL):
             count = min(LONGEST_CALL, updates - done)
-            state, metrics = self._go_on(task, state, eta, jnp.int32(count))
+            state, metrics = self._train(task, state, eta, jnp.int32(count))
             chosen = {name: metrics[name] for name in (RETURN, EPISODES)}
             parts.append({name: rows[:, :count] for name, rows in jax.device_get(chosen).items()})
         return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
 
 
 def _task(environment: Environment | HostEnvironment) -> PyTree:
-    """What tells a member of a family from the others; () for any other environment."""
+    """The parameters of a family's member; () for any other environment."""
     return environment.parameters if isinstance(environment, Member) else ()
 
 
 def _last_return(metrics: dict[str, np.ndarray]) -> float:
-    """Mean return per episode in the last updates, of each agent and then of all.
+    """Mean return per episode in the last updates, averaged over agents.
 
-    Agents that ended no episode there have no say; NaN if no agent did.
+    Agents that ended no episode there are ignored; NaN if no agent did.
     """
     last = math.ceil(LAST * metrics[RETURN].shape[1])
     returns, episodes = (metrics[name][:, -last:] for name in (RETURN, EPISODES))

@@ -1,8 +1,8 @@
-"""An evolution strategy as pure functions: opposite perturbations, and the step they lead to.
+"""An evolution strategy with antithetic pairs, as pure functions.
 
-Evolution strategies (Rechenberg 1973; Salimans et al. 2017, arXiv:1703.03864) with antithetic
-pairs: two agents live with opposite perturbations of the rule. The difference of what they earn,
-times the perturbation, estimates the gradient of what the rule is worth.
+Two agents live with opposite perturbations of the rule (Rechenberg 1973; Salimans et al. 2017,
+arXiv:1703.03864). The difference of their scores, times the perturbation, estimates the gradient of
+the rule's score.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from discorl.rules import Rule
 from discorl.types import Array, Key, Params, UserError, specs
 from discorl.types.validation import Fields
 
-LEAST_SCORE, MOST_SCORE = -0.25, 1.1  # beyond, a life tells nothing more
+LEAST_SCORE, MOST_SCORE = -0.25, 1.1  # clip of a life's score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class EvolutionConfig:
     momentum: float = 0.9
     """Decay of the moving average of gradients."""
     cooldown: float = 0.7
-    """Share of the generations, at their end, in which steps decay; noise decays half as far."""
+    """Share of the generations, the last ones, in which steps decay; noise decays half as far."""
     least_decay: float = 0.1
-    """What steps decay to, as a share."""
+    """Share of their size that steps decay to."""
     shortest_life: int = 150
     """Updates of the shortest lives."""
     longest_life: int = 1000
@@ -46,13 +46,12 @@ class EvolutionConfig:
     most_difference: float = 1.0
     """Clip of the difference between the two lives of a pair."""
     parts: tuple[str, ...] = ()
-    """Parts of the rule's parameters to evolve, by the first name in their path; by default those
-    that the rule says (`Rule.noise_scales`)."""
+    """Parts of the rule's parameters to evolve, by the first key of their path; by default
+    `Rule.noise_scales` decides."""
     rank: int = 0
     """Rank of the perturbations of matrices; 0: full."""
     averaging: float = 4.0
-    """How strongly the average of the iterates prefers the latest: their weights grow with the
-    generation to this power."""
+    """Weights in the average of the iterates grow with the generation to this power."""
 
     def __post_init__(self) -> None:
         fields = Fields(self)
@@ -66,54 +65,54 @@ class EvolutionConfig:
         fields.number("averaging", least=0)
 
     def length(self, place: float) -> int:
-        """Updates of a life at a place from 0 to 1 between the shortest and the longest."""
+        """Updates of a life; `place` from 0 to 1 interpolates between shortest and longest."""
         return round(self.shortest_life * (self.longest_life / self.shortest_life) ** place)
 
     def noise_left(self, decay: float) -> float:
-        """Size of perturbations where a share of the step is left: it decays half as far."""
+        """Size of perturbations when the step has decayed to a share; it decays half as far."""
         return self.noise * (0.5 + 0.5 * decay)
 
     def decay(self, progress: float) -> float:
-        """Share of the step that is left after a share of the generations."""
+        """Share that the step has decayed to after a share of the generations."""
         return min(1.0, max(self.least_decay, (1 - progress) / max(self.cooldown, 1e-9)))
 
     def score(
         self, record: Record, normalise: Callable[[np.ndarray], np.ndarray] = np.asarray
     ) -> np.ndarray:
-        """What lives were worth, [L]; `normalise` turns the returns of a record into scores."""
+        """Scores of lives, [L]; `normalise` turns the returns of a record into scores."""
         parts = record.end(self.end_share), record.area()
-        # A life in which nothing ends has earned nothing that is known of.
+        # A life in which no episode ends has score 0.
         end, area = (np.nan_to_num(normalise(part)) for part in parts)
         end, area = (np.clip(part, LEAST_SCORE, MOST_SCORE) for part in (end, area))
         return self.end_weight * end + (1 - self.end_weight) * area
 
     def difference(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """By how much the first life of each pair was worth more, [P], clipped."""
+        """Score of the first life of each pair minus that of the second, clipped: [P]."""
         return np.clip(first - second, -self.most_difference, self.most_difference)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Momentum:
-    """What past gradients leave behind."""
+    """Moving averages of past gradients."""
 
     mean: Params  # moving average of the gradients
     size: Array  # [], moving average of their root mean square
 
     @classmethod
     def zeros(cls, eta: Params) -> "Momentum":
-        """Before the first gradient."""
+        """The state before the first gradient."""
         return cls(jax.tree.map(jnp.zeros_like, eta), jnp.zeros(()))
 
 
 class Strategy:
-    """Perturbs parameters and moves them, by the first name in their paths."""
+    """Perturbs parameters and moves them.
+
+    `scales` of perturbations and steps are by part of `eta`, by default 1. Parts with scale 0 do
+    not change.
+    """
 
     def __init__(self, config: EvolutionConfig, scales: Mapping[str, float]) -> None:
-        """Binds the scales of perturbations and steps by part of `eta`.
-
-        A part has scale 1 where nothing is said. Parts with scale 0 stay as they are.
-        """
         self.config, self._scales = config, dict(scales)
 
     def scale(self, path: tuple) -> float:
@@ -137,7 +136,7 @@ class Strategy:
         return jax.tree.map(functools.partial(_draw, pairs=pairs, rank=self.config.rank), keys, eta)
 
     def gradient(self, perturbations: Params, advantage: Array) -> tuple[Params, Params]:
-        """Estimates from either half of the pairs, to be averaged.
+        """Estimates of the gradient from either half of the pairs, to be averaged.
 
         Perturbations have leaves [P, ...]. The advantage, [P], is that of the first life of each
         pair over the second.
@@ -167,7 +166,7 @@ class Strategy:
         gradient = jax.tree.map(lambda x, y: (x + y) / 2, first, second)
         mean = jax.tree.map(lambda m, g: beta * m + (1 - beta) * g, momentum.mean, gradient)
         size = beta * momentum.size + (1 - beta) * self._rms(gradient)
-        # Both are biased alike while they are young.
+        # Without debiasing: both averages have the same bias at first.
         moved = jax.tree_util.tree_map_with_path(
             lambda path, x, m: x + step * self.scale(path) * m / (size + 1e-12), eta, mean
         )
@@ -187,7 +186,7 @@ class Strategy:
 
 
 def named_scales(named: Sequence[str], rule: Rule) -> Mapping[str, float]:
-    """Scales of a rule's parts with 0 for those that are not named; the rule's own if none is.
+    """Scales of a rule's parts, 0 for parts that are not named; the rule's own if none is named.
 
     Raises:
         UserError: the rule has no such part.
@@ -201,32 +200,31 @@ def named_scales(named: Sequence[str], rule: Rule) -> Mapping[str, float]:
 
 
 def require_pairs(name: str, agents: int) -> None:
-    """Refuses a group of agents that do not make pairs."""
+    """Rejects an odd number of agents."""
     if agents % 2:
         raise UserError(
-            f"{name} has {agents} agents; expected an even number, for evolution has them live in "
-            "pairs"
+            f"{name} has {agents} agents; expected an even number, because agents evolve in pairs"
         )
 
 
 def equal_shares(names: Sequence[str]) -> np.ndarray:
-    """Weights of groups such that names count equally, however many groups have them."""
+    """Weights of groups such that names count equally, for any number of their groups."""
     shares = np.array([1 / names.count(name) for name in names])
     return shares / shares.sum()
 
 
 def spread(before: float, deviation: float, decay: float = 0.9) -> float:
-    """Moving average of the standard deviation of differences; NaN before the first."""
+    """Updates the moving average of a standard deviation; `before` is NaN at first."""
     return deviation if np.isnan(before) else decay * before + (1 - decay) * deviation
 
 
 def part_of(path: tuple) -> str:
-    """The part of `eta` that a leaf belongs to: the first name in its path."""
+    """The part of `eta` that a leaf belongs to: the first key of its path."""
     return str(getattr(path[0], "key", path[0])) if path else ""
 
 
 def _draw(key: Key, leaf: Array, *, pairs: int, rank: int) -> Array:
-    """Perturbations with unit variance, [pairs, *shape]; of low rank where that is less."""
+    """Perturbations with unit variance, [pairs, *shape]; of low rank if `rank` is below full."""
     if rank == 0 or leaf.ndim != 2 or min(leaf.shape) <= rank:
         return jax.random.normal(key, (pairs, *leaf.shape))
     keys = jax.random.split(key)

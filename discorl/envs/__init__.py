@@ -1,8 +1,8 @@
 """Environments, by name or as objects.
 
 A name is one of the built-in environments, an item of a suite from another package
-(`gymnax:Breakout-MinAtar` or `Breakout-MinAtar`; see `discorl.envs.suites`), or an environment of
-one's own (`package.module:factory`, see `discorl.envs.factories`).
+(`gymnax:Breakout-MinAtar` or `Breakout-MinAtar`; see `discorl.envs.suites`), or the user's own
+environment (`package.module:factory`, see `discorl.envs.factories`).
 """
 
 from collections.abc import Callable
@@ -43,20 +43,20 @@ def make(
 
     Args:
         environment: `NAME`, `NAME:KEY=VALUE,...`, `SUITE:ITEM,KEY=VALUE,...` or
-            `package.module:factory,KEY=VALUE,...`. An object with gymnax's interface is adapted;
-            an environment of discorl's is returned as it is.
+            `package.module:factory,KEY=VALUE,...`. An object with gymnax's interface is adapted; an
+            `Environment` or `HostEnvironment` is returned unchanged.
 
     Returns:
         an `Environment` or, from a suite on the host, a `HostEnvironment`.
 
     Raises:
-        UserError: the name or a parameter is not known, a value is not accepted, or a suite is not
+        UserError: the name or a parameter is unknown, a value is invalid, or a suite is not
             installed.
     """
     if isinstance(environment, Environment | HostEnvironment):
         return environment
     if isinstance(environment, GymnaxLike):
-        from discorl.envs.native import gymnax  # whoever has such an object has the package
+        from discorl.envs.native import gymnax  # imported late: it needs gymnax
 
         return gymnax.adapt(environment)
     if not isinstance(environment, str):
@@ -72,7 +72,7 @@ def make(
     if spec.name in SUITES:
         return SUITES[spec.name].make(spec.item, **spec.parameters)
     if imports.found(spec):
-        from discorl.envs import factories  # here, since most names need none
+        from discorl.envs import factories  # imported late: most names do not need it
 
         return factories.make(spec)
     plugins = suites.plugins()
@@ -100,6 +100,6 @@ def kind_of(environment: str | Environment | HostEnvironment) -> Kind:
     """Whether an environment is written in JAX ("native") or runs on the host ("host")."""
     if isinstance(environment, str):
         suite = SUITES.get(specs.parse(canonical(environment)).name)
-        if suite is not None:  # which need not be installed
+        if suite is not None:  # it need not be installed
             return suite.kind
     return "host" if isinstance(make(environment), HostEnvironment) else "native"

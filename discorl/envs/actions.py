@@ -1,4 +1,4 @@
-"""Actions of several dimensions as one choice among finitely many."""
+"""Actions of several dimensions as one discrete action."""
 
 import itertools
 import math

@@ -25,16 +25,16 @@ State = TypeVar("State")
 class Step:
     """The outcome of one action. All fields are unbatched; callers vmap."""
 
-    observation: PyTree  # the episode's true next observation, also where the episode ends
+    observation: PyTree  # the episode's true next observation, also at its end
     reward: Array  # [] float
     terminated: Array  # [] bool, the task itself is over
-    truncated: Array  # [] bool, cut from outside, by a time limit
+    truncated: Array  # [] bool, cut by a time limit
 
 
 class Reference(NamedTuple):
-    """Expected undiscounted returns per episode that define a score of 0 and of 1.
+    """Expected undiscounted returns per episode that define scores of 0 and 1.
 
-    Where the optimum is unknown, the upper end is the one that the literature uses, such as a human
+    If the optimum is unknown, the upper end is the one used in the literature, such as a human
     score; returns may then exceed it.
     """
 
@@ -53,20 +53,20 @@ class Reference(NamedTuple):
 class Environment(abc.ABC, Generic[State]):
     """A task as two pure functions of a single environment; callers vmap and jit them.
 
-    An environment never resets itself. The caller resets it, and so sees the last observation of
-    every episode.
+    An environment never resets itself. The caller resets it, so that it sees the last observation
+    of every episode.
     """
 
     num_actions: int
-    if TYPE_CHECKING:  # else a subclass could not have it as a plain attribute
+    if TYPE_CHECKING:  # at runtime, a subclass may have a plain attribute
 
         @property
         def observation(self) -> PyTree:
             """Shape and dtype of an observation: a pytree of `jax.ShapeDtypeStruct`."""
 
-    # How many environments of a batch to reset at once, if a reset is costly: only those whose
-    # episode ended are then reset, so many at a time. None, for a reset that is cheap: all are
-    # reset wherever one episode ended, and the results used where one did. Experience is the same.
+    # For costly resets: only environments whose episode ended are reset, this many at a time. None,
+    # for cheap resets: if any episode ended, all environments are reset, and the results used where
+    # one ended. Experience is the same.
     resets_at_once: int | None = None
 
     @abc.abstractmethod
@@ -78,9 +78,9 @@ class Environment(abc.ABC, Generic[State]):
         """Takes one action."""
 
     def action_mask(self, state: State) -> Array | None:
-        """Legal actions, [A] bool, at least one until the episode ends; None: all, always.
+        """Legal actions, [A] bool, at least one until the episode ends; None: no mask.
 
-        An agent takes no illegal action, so `step` need not handle them.
+        Agents take no illegal actions, so `step` need not handle them.
         """
         return None
 
@@ -95,7 +95,7 @@ class Environment(abc.ABC, Generic[State]):
 
 @runtime_checkable
 class GymnaxLike(Protocol):
-    """What is used of an environment with gymnax's interface."""
+    """The part of gymnax's interface that discorl uses."""
 
     @property
     def default_params(self) -> Any:
@@ -107,7 +107,7 @@ class GymnaxLike(Protocol):
     def step_env(
         self, key: Key, state: PyTree, action: Array, params: Any
     ) -> tuple[PyTree, PyTree, Array, Array, dict[str, Any]]:
-        """Observation, state, reward, whether the task is over, and further information."""
+        """Observation, state, reward, whether the episode terminated, and further information."""
 
     def is_truncated(self, state: PyTree, params: Any) -> Array:
         """Whether a time limit ends the episode."""

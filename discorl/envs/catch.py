@@ -15,7 +15,7 @@ from discorl.types.validation import Fields
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CatchState:
-    """Where things are; rows count from the top, columns from the left."""
+    """Positions; rows count from the top, columns from the left."""
 
     ball_row: Array  # [] int32
     ball_column: Array  # [] int32
@@ -24,7 +24,7 @@ class CatchState:
 
 @dataclasses.dataclass(frozen=True)
 class Catch(Environment[CatchState]):
-    """A ball falls one row a step from a random column; the paddle moves along the bottom row.
+    """A ball falls one row per step from a random column; the paddle moves along the bottom row.
 
     The actions are left, stay and right. The episode terminates after `rows - 1` steps, when the
     ball has reached the bottom row: with a reward of 1 if it met the paddle and -1 if not. All
@@ -79,10 +79,10 @@ class Catch(Environment[CatchState]):
         return (ball | paddle).astype(jnp.float32)
 
     def reference(self) -> Reference:
-        """Exact expected returns per episode of random and of optimal play.
+        """Exact expected returns per episode of random and optimal play.
 
-        The ball's column is uniform and nothing that random play does depends on it: the two meet
-        with probability 1 / columns. Optimal play catches every ball that it can reach in time.
+        The ball's column is uniform and independent of random play, which thus catches with
+        probability 1 / columns. Optimal play catches every ball that it can reach in time.
         """
         middle, reach = self.columns // 2, self.rows - 1
         reachable = min(middle, reach) + 1 + min(self.columns - 1 - middle, reach)

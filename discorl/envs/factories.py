@@ -26,7 +26,7 @@ def make(spec: specs.Spec) -> Environment | HostEnvironment:
     theirs = {k: v for k, v in spec.parameters.items() if k not in ours}
     environment = imports.call(factory, text, theirs)
     if _is_gymnasium(environment):
-        from discorl.envs.host.gymnasium import close_unused  # which imports Gymnasium
+        from discorl.envs.host.gymnasium import close_unused  # imports Gymnasium
 
         close_unused(environment)
         takes_mode = "render_mode" in accepted and "render_mode" not in theirs
@@ -36,12 +36,12 @@ def make(spec: specs.Spec) -> Environment | HostEnvironment:
             return imports.call(factory, text, drawn if render else theirs)
 
         return _from_gymnasium(create, text, ours)
-    if ours:  # to be refused by a factory that does not know them, or taken with any others
+    if ours:  # the factory rejects them, or takes them as **parameters
         environment = imports.call(factory, text, spec.parameters)
     if isinstance(environment, Environment | HostEnvironment):
         return environment
     if isinstance(environment, GymnaxLike):
-        from discorl.envs.native import gymnax  # which imports gymnax
+        from discorl.envs.native import gymnax  # imports gymnax
 
         return gymnax.adapt(environment, item=text)
     kind = type(environment)
@@ -57,7 +57,7 @@ _OURS = ("bins", "workers")
 def _from_gymnasium(
     create: Callable[[bool], Any], text: str, parameters: dict[str, specs.Value]
 ) -> HostEnvironment:
-    from discorl.envs.host.gymnasium import from_gymnasium  # which imports Gymnasium
+    from discorl.envs.host.gymnasium import from_gymnasium  # imports Gymnasium
 
     def adapt(*, bins: int | None = None, workers: int = 0) -> HostEnvironment:
         return from_gymnasium(create, name=text, bins=bins, workers=workers)
@@ -66,6 +66,6 @@ def _from_gymnasium(
 
 
 def _is_gymnasium(environment: Any) -> bool:
-    # Whoever holds one has imported the package; nobody else needs it.
+    # If there is such an environment, the package has been imported.
     gymnasium = sys.modules.get("gymnasium")
     return gymnasium is not None and isinstance(environment, gymnasium.Env)

@@ -1,4 +1,4 @@
-"""Scores that returns are compared with, published or measured, from `references.json`."""
+"""Reference returns that normalise scores, published or measured, from `references.json`."""
 
 import functools
 import json
@@ -18,8 +18,8 @@ def _tables() -> dict[str, Any]:
 def lookup(table: str, item: str) -> Reference | None:
     """The ends of an item's scale, if there are any.
 
-    Tables are `atari`, `procgen-easy`, `procgen-hard`, `crafter`, `craftax`,
-    `gymnax` and `minigrid`.
+    Tables are `atari`, `procgen-easy`, `procgen-hard`, `crafter`, `craftax`, `gymnax` and
+    `minigrid`.
     """
     scores = _tables()[table]["scores"].get(item)
     return None if scores is None else Reference(*scores)
@@ -35,7 +35,7 @@ def of(environment: Environment | HostEnvironment) -> Reference | None:
         for end in reference:
             float(end)
         return reference
-    except Exception as error:  # somebody's own
+    except Exception as error:  # raised by a user's environment
         raise UserError(
             f"the environment's reference() failed: {type(error).__name__}: {error}; expected "
             "discorl.envs.Reference(random, optimal), or None"
@@ -43,13 +43,13 @@ def of(environment: Environment | HostEnvironment) -> Reference | None:
 
 
 def ends_of(env: str) -> tuple[str, str]:
-    """What scores of 0 and 1 mean in an environment, such as `random` and `human`."""
+    """The names of scores 0 and 1 in an environment, such as `random` and `human`."""
     table = table_of(specs.parse(env).name)
     return ("random", "optimal") if table is None else describe(table)[:2]
 
 
 def describe(table: str) -> tuple[str, str, str]:
-    """What the two ends of a table are, and their source."""
+    """The names of a table's two ends, and their source."""
     entry = _tables()[table]
     return (*entry["ends"], entry["source"])
 

@@ -1,18 +1,18 @@
-"""Suites of environments from other packages: which there are, and how one is made by name.
+"""Suites of environments from other packages, by name.
 
-A suite is an adapter module, imported only when the suite is used, so that nobody waits for, or
-needs, a package that is not used. An adapter has two functions:
+A suite is an adapter module, imported only when the suite is used, so that unused packages are
+neither needed nor imported. An adapter has two functions:
 
     def names() -> Sequence[str]: ...  # its items, in the order to show them
     def make(item: str, *, size: int = 84) -> Environment: ...
 
-`make` may have as many annotated keyword parameters as it has settings: `suite:ITEM,size=64` gives
-them, and `discorl.types.specs` checks their types. It is called only with an item that `names`
-holds, and raises `UserError` for a value that it does not accept. Where an item itself says where
-it is found, the adapter has `names_for(item)`, and those names hold it instead.
+The settings of an environment are annotated keyword parameters of `make`: `suite:ITEM,size=64` sets
+one, and `discorl.types.specs` checks its type. `make` is only called with an item of `names`, and
+raises `UserError` for an invalid value. If an item itself names the module that registers it, the
+adapter has `names_for(item)`, which replaces `names`.
 
-Other packages add suites by an entry point of the group `discorl.envs`, whose name is that of the
-suite and whose object is an adapter: a module, or anything else with these functions.
+Other packages add suites by entry points of the group `discorl.envs`. The entry point's name is the
+suite's, and its object is an adapter: a module, or anything else with these functions.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class Suite:
 
     name: str
     # native: written in JAX, compiled with training; host: stepped on the CPU; plugin: either, from
-    # another package's entry point
+    # an entry point of another package
     kind: Kind
     licence: str  # of the packages
     summary: str  # one line
@@ -44,7 +44,7 @@ class Suite:
     packages: tuple[str, ...] = ()
     default: str | None = None  # the item, if none is given
     requirement: str = ""  # what the system must have besides Python packages
-    plugin: imports.Plugin | None = None  # where the adapter is, if another package has it
+    plugin: imports.Plugin | None = None  # entry point of the adapter in another package
 
     def missing(self) -> tuple[str, ...]:
         """The distributions that are not installed."""
@@ -55,7 +55,7 @@ class Suite:
     def install(self) -> str:
         """The command that installs the suite and keeps the version of JAX.
 
-        With another version, a seed would give other numbers.
+        Another version would give other random numbers for the same seed.
         """
         return f'pip install "discorl[{self.name}]" jax=={metadata.version("jax")}'
 
@@ -180,7 +180,7 @@ _SUITES = (
         "gymnasium",
         "host",
         "MIT",
-        "Whatever is registered with Gymnasium and has discrete actions",
+        "Any environment registered with Gymnasium that has discrete actions",
     ),
     Suite(
         "atari",
@@ -215,7 +215,7 @@ _SUITES = (
 )
 SUITES = {suite.name: suite for suite in _SUITES}
 
-# Names by which environments are known elsewhere, and the suites that may have them, best first.
+# Names of environments in other libraries, and the suites that may have them, best first.
 _KNOWN_AS = (
     ("atari", r"ALE/(\w+)-v5"),
     ("atari", r"(\w+)NoFrameskip-v4"),
@@ -230,9 +230,9 @@ _REGISTERED_BY = (("minigrid", r"(?:MiniGrid|BabyAI)-.+"),)
 
 
 def canonical(text: str) -> str:
-    """The name in discorl of what others call `CartPole-v1`, `ALE/Pong-v5`, `Asterix-MinAtar`, ...
+    """Translates names such as `CartPole-v1`, `ALE/Pong-v5` and `Asterix-MinAtar` to discorl's.
 
-    Any other text is returned as it is.
+    Any other text is returned unchanged.
 
     Raises:
         UserError: a suite that would have it is not installed.
@@ -246,7 +246,7 @@ def canonical(text: str) -> str:
         if suite.missing():
             absent.append(suite)
             if suite.name not in ("gymnax", "gymnasium", "minigrid"):
-                break  # no other has it
+                break  # no other suite has it
         elif suite.has(match[1]):
             return f"{suite.name}:{match[1]}" + (f",{parameters}" if colon else "")
     for module, pattern in _REGISTERED_BY:
@@ -260,7 +260,7 @@ def canonical(text: str) -> str:
     return text
 
 
-# Suites that somebody may look for and that there is no adapter for, with the reason.
+# Suites without an adapter that users may look for, with the reason.
 UNAVAILABLE = {
     "dmlab": "DeepMind Lab (DMLab-30) has no package that can be installed, only sources to build "
     "with Bazel. If you have built it, wrap it as an environment of your own, "

@@ -1,4 +1,4 @@
-"""What the rest of discorl asks of a network."""
+"""The interface of networks."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, Traje
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """A network cut into three, so that a learner computes nothing more than it needs.
+    """A network in three parts, so that a learner computes only what it needs.
 
-    A loss moves the outputs of the actions taken, while targets read those of all actions. Split
-    like this, gradients are propagated through the former alone, and the latter, which are large,
-    can be produced a few rows at a time.
+    A loss reads the outputs of the actions taken, while targets read those of all actions. The
+    split lets gradients flow through the former alone. The latter, which are large, can be computed
+    a few rows at a time.
     """
 
     # (params, observations [N, ...]) -> state outputs [N, ...], and a root that the others read
@@ -36,8 +36,8 @@ class Network:
     `apply(params, observations)` yields every output of the rule's `OutputSpec`: state outputs as
     [N, *shape], action outputs as [N, A, *shape].
 
-    A network that remembers has a `recurrence` besides. `apply`, and `parts`, then read the
-    features that it makes of observations.
+    A recurrent network also has a `recurrence`, which turns observations into features. `apply` and
+    `parts` then read those features.
     """
 
     init: Callable[[Key, PyTree], Params]
@@ -49,7 +49,7 @@ class Network:
 
     @property
     def state(self) -> PyTree:
-        """Shapes and dtypes of what is remembered in one environment; () if nothing is."""
+        """Shapes and dtypes of one environment's recurrent state; () if there is none."""
         return () if self.recurrence is None else self.recurrence.state
 
     def advance(self, params: Params, observation: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
@@ -67,7 +67,7 @@ class Network:
 
 
 def parts_of(network: Network, spec: OutputSpec) -> Parts:
-    """The network's own parts or, lacking those, the same made of its `apply`."""
+    """The network's own parts; without those, parts derived from `apply`."""
     if network.parts is not None:
         return network.parts
 

@@ -16,7 +16,7 @@ from discorl.types import Array, Key, Params, UserError
 
 SIDE = 3  # of a kernel, unless the layer has its own
 NATURE = ((8, 4), (4, 2))  # sides and strides of the first layers of DQN's network
-PIECE_BYTES = 2**18  # of patches, which stay in the processor's cache
+PIECE_BYTES = 2**18  # of patches, which fit in the processor's cache
 
 
 def _layer(i: int, first: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -27,7 +27,7 @@ def _layer(i: int, first: Sequence[tuple[int, int]]) -> tuple[int, int]:
 def init_convolutions(
     key: Key, channels: int, filters: Sequence[int], first: Sequence[tuple[int, int]] = ()
 ) -> Params:
-    """One layer per filter count, named "0", "1", ...; a kernel is a matrix of patches."""
+    """One layer per filter count, named "0", "1", ...; a kernel is a matrix [patch, filters]."""
     widths = (channels, *filters)
     keys = jax.random.split(key, len(filters))
     return {
@@ -45,7 +45,7 @@ def convolutions(layers: Params, image: Array, first: Sequence[tuple[int, int]] 
         first: sides and strides of the first layers; all others are 3 x 3 with stride 1.
 
     Raises:
-        UserError: the image is too small for so many layers.
+        UserError: the image is too small for this number of layers.
     """
     x = image
     for i in range(len(layers)):
@@ -83,8 +83,8 @@ def _by_library(x: Array, kernel: Array) -> Array:
 def _by_products(x: Array, kernel: Array) -> Array:
     """Convolves as matrix products of patches, a few images at a time.
 
-    In the body of a loop, which is where training runs, XLA's CPU backend has no fast convolutions
-    for gradients. These products are faster by a factor of 5 to 50 (`benchmarks/convolutions.py`).
+    XLA's CPU backend has no fast gradients of convolutions in the body of a loop, where training
+    runs. These products are 5 to 50 times as fast (`benchmarks/convolutions.py`).
     """
     side, count = kernel.shape[0], x.shape[0]
     height, width = x.shape[1] - side + 1, x.shape[2] - side + 1

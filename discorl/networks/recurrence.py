@@ -13,8 +13,8 @@ from discorl.types import Array, Params, PyTree, Trajectory, UserError
 class Recurrence:
     """The recurrent part of a network, between the observations and everything else.
 
-    The rest of the network reads features instead of observations. Whatever does not depend on the
-    state belongs in `encode`, which is called once for all steps of a trajectory.
+    The rest of the network reads its features instead of observations. Computation that does not
+    depend on the state belongs in `encode`, which is called once for all steps of a trajectory.
     """
 
     state: PyTree  # shapes and dtypes for one environment: a pytree of `jax.ShapeDtypeStruct`
@@ -58,7 +58,7 @@ def unroll(recurrence: Recurrence, params: Params, trajectory: Trajectory) -> Py
 
     start = jax.tree.map(lambda x: x[0], trajectory.recurrent_state)
     first = jax.tree.map(lambda x: x[0], (inputs, begins))
-    # What was stored may be of another precision than what the parameters make of it.
+    # The stored state may have another precision than the parameters.
     like = jax.eval_shape(step, start, first)[0]
     start = jax.tree.map(lambda x, y: x.astype(y.dtype), start, like)
     return jax.lax.scan(step, start, (inputs, begins))[1]

@@ -16,19 +16,19 @@ from discorl.networks.residual import init_residual, residual
 from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, UserError
 
 HEAD_STDDEV = 1e-2  # small, so that a new agent's policy is close to uniform
-SMALLEST_IMAGE = 16  # pixels a side, below which an observation is a grid of symbols to an MLP
+SMALLEST_IMAGE = 16  # pixels a side; "auto" feeds anything smaller to an MLP
 
 Torso = Literal["auto", "mlp", "residual", "conv", "nature"]
 
 
 class Encoder(NamedTuple):
-    """What a torso makes of the images in an observation, ahead of its MLP."""
+    """Encodes the images of an observation, ahead of the torso's MLP."""
 
     init: Callable[[Key, int, Sequence[int]], Params]  # key, channels, filters of each section
     apply: Callable[[Params, Array], Array]  # [N, height, width, channels] -> [N, features]
 
 
-# By the name of the torso, which `Torso` lists as well. With "auto", images get the first.
+# By torso; `Torso` lists the same names. With "auto", images get the first.
 ENCODERS = {
     "residual": Encoder(init_residual, residual),
     "conv": Encoder(init_convolutions, convolutions),
@@ -50,7 +50,7 @@ def _is_image(leaf: jax.ShapeDtypeStruct, torso: Torso) -> bool:
 
 
 def _with_channels(images: Array) -> Array:
-    """Images [N, height, width] get one channel; those that have channels stay as they are."""
+    """Adds a channel to images [N, height, width] without channels."""
     return images[..., None] if images.ndim == 3 else images
 
 
@@ -128,20 +128,20 @@ class _Standard:
         return mlp(params["torso"], self._encode(params, observation, dtype))
 
     def core_inputs(self, params: Params, observation: PyTree) -> Array:
-        """What observations bring to the gates of the LSTM: [N, 4 lstm]."""
+        """Inputs to the LSTM's gates from observations: [N, 4 lstm]."""
         layer = params["lstm"]
         return self.embed(params, observation) @ layer["w"][: -self.lstm] + layer["b"]
 
     def core_step(
         self, params: Params, inputs: Array, state: tuple[Array, Array]
     ) -> tuple[Array, tuple[Array, Array]]:
-        """The hidden state is both what the heads read and, with the cell, what is remembered."""
+        """One LSTM step; the heads read the hidden state."""
         hidden, cell = state
         state = lstm_step(inputs + hidden @ params["lstm"]["w"][-self.lstm :], cell)
         return state[0], state
 
     def observe(self, params: Params, observation: PyTree) -> tuple[Outputs, PyTree]:
-        """Reads features of the LSTM in place of observations, if there is one."""
+        """Reads the LSTM's features instead of observations, if there is an LSTM."""
         embedding = observation if self.lstm else self.embed(params, observation)
         outputs = {
             name: linear(params["head"][name], embedding).reshape(-1, *shape)
@@ -151,7 +151,7 @@ class _Standard:
             return outputs, ()
         model = params["action_model"]
         cell = linear(model["root"], embedding)
-        # The recurrent product is the same whatever the action: it is made once, here.
+        # The recurrent product does not depend on the action, so it is computed once.
         recurrent = jnp.tanh(cell) @ model["lstm"]["w"][self.spec.num_actions :]
         return outputs, (cell, recurrent + model["lstm"]["b"])
 
@@ -175,7 +175,7 @@ class _Standard:
             return {}
         cell, recurrent = root
         model = params["action_model"]
-        # A product with one-hot rows: its gradient is a product too, not a slow scatter.
+        # The gradient of a product with one-hot rows is a product, not a slow scatter.
         one_hot = jax.nn.one_hot(action, self.spec.num_actions, dtype=recurrent.dtype)
         by_action = one_hot @ model["lstm"]["w"][: self.spec.num_actions]
         hidden, _ = lstm_step(recurrent + by_action, cell)
@@ -199,10 +199,10 @@ def standard(
 ) -> Network:
     """Builds the standard network for the outputs that a rule asks for.
 
-    Observations are flattened and concatenated; images first go through the convolutional encoder
-    that the torso names. An MLP follows, with linear heads for the state outputs. The action
-    outputs come from one LSTM step for each action out of the torso's embedding, and an MLP head
-    for each output. An optional LSTM stands between the torso and everything else.
+    Observations are flattened and concatenated; images first go through the torso's convolutional
+    encoder. An MLP follows, with linear heads for the state outputs. The action outputs come from
+    one LSTM step per action, which starts from the torso's embedding, and an MLP head per output.
+    An optional LSTM sits between the torso and everything else.
 
     Args:
         spec: the rule's outputs.

@@ -12,8 +12,7 @@ from discorl.types import Array, Trajectory
 class ActorCritic(PolicyAndValue):
     """Policy gradient along V-trace advantages, with a value learned from V-trace targets.
 
-    Importance ratios clipped at one correct for experience of an older policy, so moderately
-    replayed trajectories may be learned from as well.
+    Importance ratios, clipped at one, correct for off-policy data, so moderate replay is possible.
     """
 
     name: ClassVar[str] = "actor_critic"

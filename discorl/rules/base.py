@@ -1,8 +1,8 @@
 """The interface of update rules.
 
-A rule turns what an agent produced along a trajectory into *targets*, and defines the loss that
-moves the agent's outputs toward them. It never sees an environment, an observation or a network,
-so one rule trains any agent. docs/how-to/writing-a-rule.md shows how to write one.
+A rule turns an agent's outputs along a trajectory into *targets*, and defines the loss that moves
+the outputs toward them. It never sees an environment, an observation or a network, so one rule
+trains any agent. docs/how-to/writing-a-rule.md shows how to write one.
 """
 
 import abc
@@ -31,7 +31,7 @@ from discorl.types import (
 )
 from discorl.types.validation import Fields
 
-# For recipes of rules that have no use for the decay and schedule a preset chose for another rule.
+# For recipes: undoes the weight decay and schedule that a preset chose for another rule.
 PLAIN: Mapping[str, Any] = {"schedule": "constant", "warmup_steps": 0, "weight_decay": 0.0}
 
 
@@ -44,21 +44,21 @@ class Rule(abc.ABC):
     """
 
     name: ClassVar[str]
-    # Training settings that suit this rule better than those of a preset.
+    # Training settings of this rule that replace those of a preset.
     recipe: ClassVar[Mapping[str, Any]] = {}
-    # More of them for the tasks of single presets, by name; a class with a recipe of its own does
-    # not inherit them. Settings of the rule itself, unless the user gives them, are a mapping under
-    # "rule". Those for MinAtar come from `benchmarks/recipe_search.py`.
+    # Further settings for single presets, by name; a class with its own recipe does not inherit
+    # them. A mapping under "rule" holds defaults of the rule's own settings.
+    # `benchmarks/recipe_search.py` found the recipes for MinAtar.
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     discount: float = 0.997
 
-    # Gradient steps that one call of `targets` serves: `epochs` passes over `minibatches` parts.
+    # Gradient steps per call of `targets`: `epochs` passes over `minibatches` parts of the batch.
     epochs: int = dataclasses.field(default=1, kw_only=True)
     minibatches: int = dataclasses.field(default=1, kw_only=True)
 
-    # Scale of perturbations in evolution by the first name in the path of a part of `eta`: 1 where
-    # nothing is said, and 0 for parts that are not evolved.
+    # Scales of evolution's perturbations, by the top-level key of `eta`; by default 1. Parts with
+    # scale 0 are not evolved.
     noise_scales: ClassVar[Mapping[str, float]] = {}
 
     # EMA decay of the target network at each update; None: the rule reads no target network.
@@ -74,7 +74,7 @@ class Rule(abc.ABC):
         fields.integer("epochs", "minibatches", least=1)
 
     def _fields(self) -> Fields:
-        """Checks of settings, whose messages name the rule."""
+        """Checks of the settings; messages name the rule."""
         return Fields(self, self.name)
 
     @abc.abstractmethod
@@ -86,31 +86,31 @@ class Rule(abc.ABC):
         return ()
 
     def init_state(self, lifetime: Array) -> PyTree:
-        """The rule's state at the beginning of an agent's life, `lifetime` updates, [] int32."""
+        """The rule's state at the start of an agent's life of `lifetime` updates, [] int32."""
         return ()
 
     def step_size(self, eta: Params, state: PyTree) -> Array | None:
-        """What the learning rate is multiplied by in one update.
+        """Multiplier of the learning rate in one update.
 
         Args:
             eta: the rule's parameters.
             state: the rule's state before the update.
 
         Returns:
-            the multiplier, []; None: the learning rate stays as it is.
+            the multiplier, []; None: the learning rate is unchanged.
         """
         return None
 
     def reward_scale(self, span: Callable[[], float | None]) -> float:
-        """What rewards are multiplied by for learning where the user does not say.
+        """Default factor on the rewards that an agent learns from.
 
         Args:
-            span: tells the optimal less the random return of the environment; None if unknown.
+            span: returns the environment's optimal minus random return; None if unknown.
         """
         return 1.0
 
     def mask_actions(self, outputs: Outputs, legal: Array) -> Outputs:
-        """Rules out illegal actions, before anything else reads the outputs.
+        """Masks illegal actions before anything else reads the outputs.
 
         Args:
             outputs: the agent's `state` outputs, [..., *shape].
@@ -138,9 +138,9 @@ class Rule(abc.ABC):
         return outputs["logits"]
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
-        """What `targets` needs to know of one output, computed row by row.
+        """Reduces one output, row by row, to what `targets` reads.
 
-        Large outputs are produced and summarised a few rows at a time and never stored whole.
+        Large outputs are computed and summarised a few rows at a time and never stored whole.
 
         Args:
             eta: the rule's parameters.
@@ -148,7 +148,7 @@ class Rule(abc.ABC):
             output: the output's values, [N, ...] or, for per-action outputs, [N, A, ...].
 
         Returns:
-            The summary, [N, ...]; None where `targets` never reads this output.
+            The summary, [N, ...]; None if `targets` does not read this output.
         """
         return output
 
@@ -168,7 +168,7 @@ class Rule(abc.ABC):
             state: the rule's state.
             trajectory: a batch of experience, [T, B].
             online: summaries of the agent's outputs, [T+1, B, ...].
-            target: the same of the target network; empty if the rule has none.
+            target: likewise for the target network; empty if the rule has none.
 
         Returns:
             targets, arrays [T, B, ...]; the new state; metrics.
@@ -176,7 +176,7 @@ class Rule(abc.ABC):
 
     @abc.abstractmethod
     def loss(self, outputs: Outputs, targets: PyTree, trajectory: Trajectory) -> dict[str, Array]:
-        """Terms of the loss at each step, already weighted; their sum is what is minimised.
+        """Weighted terms of the loss at each step; their sum is minimised.
 
         Args:
             outputs: the agent's outputs with `state` outputs at all moments, [T+1, B, ...], and
@@ -191,12 +191,12 @@ class Rule(abc.ABC):
     def penalty(
         self, targets: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> Array:
-        """What discovery adds to its loss for the targets of an update, to keep them sound.
+        """Regulariser of an update's targets, which discovery adds to its loss.
 
         Args:
             targets: from `targets`; gradients with respect to `eta` flow through them.
             trajectory: the batch of experience, [T, B].
-            online: what `targets` was given.
+            online: the summaries that `targets` was given.
             target: likewise.
 
         Returns:
@@ -205,7 +205,7 @@ class Rule(abc.ABC):
         return jnp.zeros(())
 
     def output_penalty(self, outputs: Outputs, weight: Array) -> tuple[Array, Metrics]:
-        """What discovery adds to its loss for the outputs of an agent that the rule has trained.
+        """Regulariser of a trained agent's outputs, which discovery adds to its loss.
 
         Args:
             outputs: the agent's outputs on fresh experience, as `loss` reads them.
@@ -226,22 +226,22 @@ class Rule(abc.ABC):
     ) -> None:
         """Writes the rule to an npz file, which `discorl.load_rule` reads back.
 
-        Equal input gives equal bytes, and a failure leaves the old file.
+        Equal input gives equal bytes. If writing fails, an existing file is kept.
 
         Args:
             path: the file to write or replace.
             eta: the rule's parameters.
-            provenance: what to keep of the rule's origin, as JSON values.
+            provenance: the rule's origin, as JSON values.
 
         Raises:
-            UserError: the parameters are not those of the rule, or the file cannot be written.
+            UserError: the parameters do not fit the rule, or the file cannot be written.
         """
         cls = type(self)
         with naming(path):
             if "." in cls.__qualname__:
                 raise UserError(
-                    f"{cls.__qualname__} cannot be found by name; expected a class that is defined "
-                    "at the top of a module"
+                    f"{cls.__qualname__} cannot be found by name; expected a class defined at the "
+                    "top level of a module"
                 )
             arrays = trees.flatten(eta)
             trees.unflatten(arrays, self._params_like())
@@ -259,12 +259,12 @@ class Rule(abc.ABC):
         return trees.unflatten(archive.arrays, self._params_like())
 
     def _params_like(self) -> Params:
-        with jax.enable_x64(False):  # files hold float32, whatever the precision of the process
+        with jax.enable_x64(False):  # files hold float32 at any precision of the process
             return jax.eval_shape(self.init_params, jax.random.key(0))
 
 
 def kind_of(cls: type[Rule]) -> str:
-    """How a file names a class: by the name of a rule of discorl's own, or by where it is."""
+    """A class as a file names it: by its rule's name in discorl, else as `module:Class`."""
     if cls.__module__.startswith(f"{__package__}."):
         return cls.name
     return f"{cls.__module__}:{cls.__qualname__}"

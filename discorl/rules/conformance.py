@@ -1,4 +1,4 @@
-"""Checks that a rule keeps its contract, on made-up experience."""
+"""Checks that a rule keeps its contract, on random data."""
 
 import dataclasses
 import tempfile
@@ -24,14 +24,14 @@ LIFETIME = 100
 def check(rule: Rule, eta: Params | None = None, *, seed: int = 0) -> list[Finding]:
     """Checks a rule against its contract, by default with new parameters.
 
-    A failed check ends the list. Exceptions of the rule become findings, too.
+    Stops at the first failed check. An exception raised by the rule counts as one.
     """
     findings: list[Finding] = []
     checks = _Checks(rule, eta, jax.random.key(seed))
     for name, function in checks.all():
         try:
             findings.append(function())
-        except Exception as error:  # whatever there is in somebody's rule
+        except Exception as error:  # raised by the rule
             findings.append(Finding(name, False, raised("it", error)))
         if not findings[-1].ok:
             break
@@ -62,7 +62,7 @@ class _Checks:
 
     def declaration(self) -> Finding:
         """Settings, outputs and policy."""
-        hash(self._rule)  # static arguments of compiled programs have to be hashable
+        hash(self._rule)  # static arguments of compiled programs must be hashable
         self._spec = spec = self._rule.outputs(ACTIONS)
         if not isinstance(spec, OutputSpec):
             return Finding("declaration", False, f"outputs is {spec!r}; expected an OutputSpec")
@@ -166,7 +166,7 @@ class _Checks:
         return judge("gradient", problems, f"finite; reaches {', '.join(moved)}")
 
     def masks(self) -> Finding:
-        """With an action that is illegal at every step."""
+        """Masks one action at every step."""
         illegal = jax.nn.one_hot((self._trajectory.action + 1) % ACTIONS, ACTIONS, dtype=bool)
         legal = ~jnp.concatenate([illegal, illegal[-1:]])
         trajectory = dataclasses.replace(self._trajectory, action_mask=legal)
@@ -186,7 +186,7 @@ class _Checks:
 
         try:
             policy = jax.nn.softmax(self._rule.policy(masked(self._of_state(self._online))))
-        except UserError as error:  # a rule need not take masks
+        except UserError as error:  # a rule need not support masks
             return not_checked("action masks", str(error))
         gradients, targets = gradient(self._eta, self._state)
         problems = _not_finite("targets", targets) + _not_finite("the gradient", gradients)

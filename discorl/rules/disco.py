@@ -29,13 +29,12 @@ from discorl.types import (
 )
 
 MOST_BINS = 100_001
-PUBLISHED_BINS = 601  # of files that do not say
-# Of such files, too: Disco103 learns poorly from returns that span a few bins only. The span is the
-# one it was measured with, in docs/records/baselines.md.
+PUBLISHED_BINS = 601  # of files without that setting
+# Likewise. Disco103 learns poorly from returns that span only a few bins. docs/records/baselines.md
+# has the measurements behind this span.
 PUBLISHED_RETURN_SPAN = 30.0
 
-# What can be taken out of the rule, as the paper's ablations do, and what then becomes zero: inputs
-# of the meta-network, and terms of the loss.
+# The paper's ablations: the inputs of the meta-network and the terms of the loss that each removes.
 _PREDICTIONS = ("y", "y_target", "z", "z_target")
 _VALUES = ("v", "q", "adv", "normalised_adv", "qv_adv", "normalised_qv_adv")
 ABLATIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -50,7 +49,7 @@ ABLATIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DiscoState:
-    """What the rule remembers of an agent's life."""
+    """The rule's state over an agent's life."""
 
     meta_rnn: MetaState
     adv_moments: Moments
@@ -60,7 +59,7 @@ class DiscoState:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """Values and advantages; those of the target network are marked by a prime in the paper."""
+    """Values and advantages; the paper marks those of the target network with a prime."""
 
     v: Array  # [T+1, B]
     q: Array  # [T+1, B, A], of the target network
@@ -82,15 +81,15 @@ class Targets:
     y: Array  # [T, B, P] logits
     z: Array  # [T, B, P] logits
     q: Array  # [T, B] values
-    embedding: Array  # [T, B, 1], the part of the meta-network's output that only it reads
+    embedding: Array  # [T, B, 1], output of the meta-network that only its meta-RNN reads
 
 
 @dataclasses.dataclass(frozen=True)
 class Disco(Rule):
     """The discovered rule: a meta-network computes targets for the policy and the predictions.
 
-    Parts of it can be taken out, as in the paper's ablations: `without="q+aux_pi"` names those, of
-    yz, q, aux_pi, bootstrapping and meta_rnn. The outputs that an agent has stay the same.
+    `without="q+aux_pi"` ablates parts of it, as in the paper: any of yz, q, aux_pi, bootstrapping
+    and meta_rnn. The agent's outputs stay the same.
     """
 
     name: ClassVar[str] = "disco"
@@ -107,9 +106,9 @@ class Disco(Rule):
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
     num_bins: int = 601  # K, of the categorical action value
     # s: bins lie s apart along s h(x / s), so values of rewards r in bins s apart are s times those
-    # of rewards r / s in bins one apart. Small rewards want fine bins.
+    # of rewards r / s in bins one apart. Small rewards need fine bins.
     bin_spacing: float = 1.0
-    # Optimal less random return that the rule learns best from; 0: of any size.
+    # Optimal minus random return that the rule learns best from; 0: any.
     return_span: float = 0.0
     lambda_: float = 0.95
     pi_cost: float = 1.0
@@ -117,7 +116,7 @@ class Disco(Rule):
     z_cost: float = 1.0
     aux_pi_cost: float = 1.0
     q_cost: float = 0.2
-    without: str = "none"  # what is taken out of the rule: some of ABLATIONS, joined by +
+    without: str = "none"  # ablated parts: some of ABLATIONS, joined by +
     regularisers: Regularisers = dataclasses.field(default_factory=Regularisers)
 
     def __post_init__(self) -> None:
@@ -130,14 +129,14 @@ class Disco(Rule):
                 f"{specs.nearest(part, [*ABLATIONS, 'none'])}; several are joined by +"
             )
         fields.integer("num_bins", least=3, most=MOST_BINS)
-        # The middle bin stands for zero.
+        # The middle bin is zero.
         fields.require(self.num_bins % 2 == 1, "num_bins", "an odd number")
         fields.number("bin_spacing", above=0)
         fields.number("return_span", least=0)
 
     @property
     def ablated(self) -> frozenset[str]:
-        """The names of what is taken out."""
+        """The names of the ablated parts."""
         return frozenset(self.without.split("+")) - {"none"}
 
     def outputs(self, num_actions: int) -> OutputSpec:
@@ -153,7 +152,7 @@ class Disco(Rule):
         )
 
     def reward_scale(self, span: Callable[[], float | None]) -> float:
-        """Brings returns to the span that the rule wants, but never makes rewards smaller."""
+        """Scales returns up to the rule's `return_span`; never scales rewards down."""
         found = span() if self.return_span else None
         return max(1.0, self.return_span / found) if found and found > 0 else 1.0
 
@@ -161,7 +160,7 @@ class Disco(Rule):
         """A new meta-network."""
         eta = meta_network.init(key, self.sizes)
         if "meta_rnn" in self.ablated:
-            # Only the bias is left of the gate. At zero it would shut all targets off.
+            # The gate reduces to its bias, which at zero would switch all targets off.
             gate = eta["gate"]
             eta = eta | {"gate": gate | {"b": jnp.ones_like(gate["b"])}}
         return eta
@@ -172,7 +171,7 @@ class Disco(Rule):
         return DiscoState(meta_network.init_state(self.sizes), moments, moments)
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
-        """Predictions become embeddings by both halves of the meta-network, q a scalar."""
+        """Embeds predictions by both halves of the meta-network; reduces q to a scalar."""
         if name in ("y", "z"):
             return meta_network.embed([eta[f"{name}_net"], eta["meta_rnn"][f"{name}_net"]], output)
         if name == "q":
@@ -182,7 +181,7 @@ class Disco(Rule):
     def values(
         self, state: DiscoState, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> tuple[Values, DiscoState]:
-        """Retrace returns and advantages, and the state with its moments updated."""
+        """Retrace returns and advantages, and the state with updated moments."""
         action = trajectory.action
         pi = jax.nn.softmax(online["logits"])
         v = jnp.sum(pi * online["q"], axis=-1)
@@ -226,7 +225,7 @@ class Disco(Rule):
         online: Outputs,
         target: Outputs,
     ) -> tuple[Targets, DiscoState, Metrics]:
-        """Asks the meta-network; see `Rule.targets`."""
+        """Targets of the meta-network; see `Rule.targets`."""
         values, new_state = self.values(state, trajectory, online, target)
         inputs = self.inputs(values, trajectory, online, target)
         hats, meta_rnn = self.ask(eta, state.meta_rnn, inputs)
@@ -242,7 +241,7 @@ class Disco(Rule):
     def inputs(
         self, values: Values, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> meta_network.Inputs:
-        """What the meta-network is told, before anything is taken out of it."""
+        """Inputs of the meta-network, before ablation."""
         return meta_network.Inputs(
             action=trajectory.action,
             reward=trajectory.reward.astype(values.v.dtype),
@@ -268,9 +267,9 @@ class Disco(Rule):
     def ask(
         self, eta: Params, state: MetaState, inputs: meta_network.Inputs
     ) -> tuple[dict[str, Array], MetaState]:
-        """Logits of the targets and the next state, by the meta-network without what is ablated."""
-        silent = {name for part in self.ablated for name in ABLATIONS[part][0]}
-        zeros = {name: jnp.zeros_like(getattr(inputs, name)) for name in sorted(silent)}
+        """Logits of the targets and the next state, from the ablated meta-network."""
+        ablated = {name for part in self.ablated for name in ABLATIONS[part][0]}
+        zeros = {name: jnp.zeros_like(getattr(inputs, name)) for name in sorted(ablated)}
         inputs = dataclasses.replace(inputs, **zeros)
         if "meta_rnn" in self.ablated:
             state = jax.tree.map(jnp.zeros_like, state)
@@ -282,7 +281,7 @@ class Disco(Rule):
         kl = returns.categorical_kl
         next_policy = jax.lax.stop_gradient(outputs["logits"][1:])
         aux_pi = masks.mask_logits(outputs["aux_pi"], trajectory.legal(slice(1, None)))
-        goes_on = 1 - trajectory.terminated.astype(next_policy.dtype)
+        continues = 1 - trajectory.terminated.astype(next_policy.dtype)
         value = returns.squash(jax.lax.stop_gradient(targets.q) / self.bin_spacing)
         q_target = returns.two_hot(value, self.num_bins)
         cross_entropy = -jnp.sum(q_target * jax.nn.log_softmax(outputs["q"]), axis=-1)
@@ -290,11 +289,11 @@ class Disco(Rule):
             "pi": self.pi_cost * kl(targets.pi, outputs["logits"][:-1]),
             "y": self.y_cost * kl(targets.y, outputs["y"][:-1]),
             "z": self.z_cost * kl(targets.z, outputs["z"]),
-            "aux_pi": self.aux_pi_cost * kl(next_policy, aux_pi) * goes_on,
+            "aux_pi": self.aux_pi_cost * kl(next_policy, aux_pi) * continues,
             "q": self.q_cost * cross_entropy,
         }
-        left_out = {name for part in self.ablated for name in ABLATIONS[part][1]}
-        return {name: term for name, term in terms.items() if name not in left_out}
+        ablated = {name for part in self.ablated for name in ABLATIONS[part][1]}
+        return {name: term for name, term in terms.items() if name not in ablated}
 
     def penalty(
         self, targets: Targets, trajectory: Trajectory, online: Outputs, target: Outputs
@@ -315,7 +314,7 @@ class Disco(Rule):
         eta: Params,
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes a file in the published naming; see `Rule.save`."""
+        """Writes a file in the published format; see `Rule.save`."""
         metadata: dict[str, Any] = {"bins": self.num_bins, "without": self.without}
         for name in ("bin_spacing", "return_span"):
             if getattr(self, name) != getattr(Disco, name):
@@ -324,7 +323,7 @@ class Disco(Rule):
 
     @classmethod
     def stored_settings(cls, archive: npz.Archive) -> dict[str, Any]:
-        """Sizes are those of the arrays; see `Rule.stored_settings`."""
+        """Reads sizes off the arrays; see `Rule.stored_settings`."""
         metadata = archive.metadata
         published = "bins" not in metadata
         return {

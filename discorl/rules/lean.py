@@ -1,7 +1,7 @@
 """The lean rule: Muesli's update with learned coefficients and a small residual network.
 
-It asks little of an agent, logits and scalar action values, and costs little more than a
-hand-designed rule. Untrained, it is Muesli without the model: discovery begins at the best
+It needs only logits and scalar action values from an agent, and costs little more than a
+hand-designed rule. Untrained, it is Muesli without the model, so discovery starts from the best
 hand-designed rule.
 """
 
@@ -18,8 +18,8 @@ from discorl.rules.base import PLAIN, Rule
 from discorl.rules.returns import Moments
 from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, Trajectory
 
-# Every coefficient is its hand-designed value times exp(gain * row @ features). A gain makes equal
-# changes of the rows matter about equally.
+# Every coefficient is its hand-designed value times exp(gain * row @ features). With these gains,
+# equal changes of the rows are about equally important.
 GAINS: Mapping[str, float] = {
     "prior": 0.1,  # power of the prior in the improved policy; below one, it forgets
     "clip": 1.0,  # bound of the normalised action values
@@ -31,23 +31,24 @@ GAINS: Mapping[str, float] = {
     "discount": 2.0,  # 1 - gamma
     "learning_rate": 1.0,
 }
-FEATURES = ("one", "life", "cooldown", "length", "sigma")  # that the coefficients depend on
+FEATURES = ("one", "life", "cooldown", "length", "sigma")  # inputs of the coefficients
 NUM_INPUTS = 18  # of the residual network, per action
-# Of the residual network: changes of the improved policy's logits, of the return in units of sigma,
-# and of the log-weight of the policy gradient. A bonus to returns adds up over an episode.
+# The residual network changes the improved policy's logits, the return in units of sigma, and the
+# log-weight of the policy gradient. The second gain is small because bonuses to returns accumulate
+# over an episode.
 OUTPUT_GAINS = (1.0, 0.2, 1.0)
 
-# Lives of the lengths seen in discovery span -1..1. Longer ones count as somewhat longer only.
+# Lifetimes seen in discovery map to -1..1. Longer ones are clipped at _MOST_LENGTH.
 _MIDDLE_LENGTH, _LENGTH_RATIO, _MOST_LENGTH = 450.0, 2.25, 1.5
-_COOLDOWN = 0.75  # share of the life after which the rule may prepare for its end
+_COOLDOWN = 0.75  # share of the life at which the cooldown feature starts to rise
 _UNKNOWN_SIGMA = 0.1  # before the first update
-_LEAST_LOG = -7.0  # log-probabilities below say no more
+_LEAST_LOG = -7.0  # clip of log-probabilities
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LeanState:
-    """What the rule keeps over one agent's lifetime."""
+    """The rule's state over an agent's life."""
 
     moments: Moments  # of the advantage
     updates: Array  # [] int32, made so far
@@ -69,7 +70,7 @@ class _Values:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lean(Rule):
-    """Muesli's own loss (Hessel et al. 2021, arXiv:2104.06159), with everything in it adjustable.
+    """Muesli's loss (Hessel et al. 2021, arXiv:2104.06159) with learned adjustments.
 
     With the target network's policy as the prior and its action values Q, V the prior's value, G_t
     its Retrace return and sigma^2 the moving average of (G_t - V_t)^2, the targets are
@@ -83,14 +84,14 @@ class Lean(Rule):
 
         - policy_cost sum_a pi_hat(a) log pi(a|s_t) + q_cost 1/2 (h(Q(s_t, a_t)) - h(q_hat))^2
 
-    `pi_hat` sums to one but may be negative: it is a gradient in the shape of a target. The words
-    in the formulas, 1 - lambda, 1 - gamma and the learning rate are coefficients: each depends on
-    the share of life used, the length of the life and sigma. The outputs o of the residual network
-    are zero in a new rule.
+    `pi_hat` sums to one but may be negative: it is a gradient in the form of a target. The words in
+    the formulas, 1 - lambda, 1 - gamma and the learning rate are coefficients. Each depends on the
+    share of life used, the length of the life and sigma. The outputs o of the residual network are
+    zero in a new rule.
     """
 
     name: ClassVar[str] = "lean"
-    # With a smaller epsilon, Adam blows up what is left of gradients once a task is solved.
+    # With a smaller epsilon, Adam amplifies the vanishing gradients of a solved task.
     recipe: ClassVar[Mapping[str, Any]] = {
         **PLAIN,
         "adam_epsilon": 1e-5,
@@ -126,7 +127,7 @@ class Lean(Rule):
         return OutputSpec(num_actions, state={"logits": (num_actions,), "q": (num_actions,)})
 
     def init_params(self, key: Key) -> Params:
-        """Muesli, with random features ready for the residual network."""
+        """Muesli, with a random hidden layer in the residual network and zero outputs."""
         return {
             "coefficients": jnp.zeros((len(GAINS), len(FEATURES))),
             "hidden": jax.random.normal(key, (NUM_INPUTS, self.hidden)) * 1.5 / NUM_INPUTS**0.5,
@@ -152,7 +153,7 @@ class Lean(Rule):
         return dict(zip(GAINS, rows, strict=True))
 
     def _features(self, state: LeanState) -> dict[str, Array]:
-        """What coefficients depend on, by `FEATURES`; about -1/2..1/2 each."""
+        """Inputs of the coefficients, by `FEATURES`; about -1/2..1/2 each."""
         moments = state.moments
         dtype = moments.moment2.dtype
         lifetime = jnp.maximum(state.lifetime, 1).astype(dtype)
@@ -179,10 +180,10 @@ class Lean(Rule):
     ) -> tuple[dict[str, Array], LeanState, Metrics]:
         """Pseudo-targets of the policy and of the action value; see `Rule.targets`.
 
-        Within, actions come first: sums over a handful of actions are then sums of long rows.
+        Internally, actions come first, because sums over the first axis are fast.
 
         Values are constant with respect to the agent. Policies are not, so that discovery
-        differentiates the policy gradient as it would a loss.
+        differentiates the policy gradient like a loss.
 
         Returns:
             {"pi": pi_hat, [T, B, A]; "q": q_hat, [T, B]; "policy_cost" and "q_cost", [T, B];
@@ -205,7 +206,7 @@ class Lean(Rule):
         features = self._features(state)
         inputs = _inputs(features, values, sigma, log_pi, log_prior, taken, log_rho, legal)
         residual = _network(eta, inputs)
-        # One sum each: XLA is slow at sums over an axis that is not the first.
+        # Two sums, because XLA is slow at sums over an axis that is not the first.
         q_bonus, log_emphasis = (jnp.sum(taken * part, axis=0) for part in residual[1:])
         clip = self.clip * coefficients["clip"]
         improved = jax.nn.softmax(
@@ -289,7 +290,7 @@ class Lean(Rule):
 
 
 def _sigma(moments: Moments, known: Array | bool) -> Array:
-    """Size of the advantages; the denominator is safe where nothing is `known`."""
+    """Size of the advantages; the denominator is safe where they are not `known`."""
     missing = jnp.where(known, moments.decay_product, 0)
     return jnp.sqrt(moments.moment2 / (1 - missing) + 1e-12)
 
@@ -309,7 +310,7 @@ def _inputs(
     log_rho: Array,
     legal: Array | None,
 ) -> Array:
-    """What the residual network reads of each action: [NUM_INPUTS, A, T, B]."""
+    """Inputs of the residual network for each action: [NUM_INPUTS, A, T, B]."""
     normalised_q = (values.q - values.v) / sigma
     advantage = jnp.tanh(values.advantage / sigma)
     pi = jnp.exp(log_pi)
@@ -339,10 +340,10 @@ def _inputs(
 
 
 def _network(eta: Params, inputs: Array) -> Array:
-    """One hidden layer, with the inputs passed on beside it: [3, A, T, B]."""
+    """One hidden layer, with a skip connection from the inputs: [3, A, T, B]."""
     rows = inputs.reshape(NUM_INPUTS, -1)
     weights = eta["output"] * jnp.array(OUTPUT_GAINS, rows.dtype)
-    # One product for all that the inputs are multiplied by.
+    # One product serves the hidden layer and the skip connection.
     first = jnp.concatenate([eta["hidden"], weights[:NUM_INPUTS]], axis=1).T @ rows
     units = eta["hidden"].shape[1]
     outputs = first[units:] + weights[NUM_INPUTS:].T @ jnp.tanh(first[:units])

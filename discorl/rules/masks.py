@@ -1,7 +1,7 @@
-"""Action masks in a rule: illegal actions take no part in policies, means or maxima.
+"""Action masks in a rule: policies, means and maxima skip illegal actions.
 
-A mask, [..., A] bool, is True where an action is legal. None stands for "all actions are legal" and
-leaves the computation as it is without masks.
+A mask, [..., A] bool, is True where an action is legal. None means that all actions are legal, and
+leaves the computation unchanged.
 """
 
 import math
@@ -33,7 +33,7 @@ def max_over_actions(x: Array, legal: Array | None, axis: int) -> Array:
 
 
 def uniform_entropy(legal: Array | None, num_actions: int, axis: int) -> Array | float:
-    """Entropy of the uniform policy over legal actions, but over two at least."""
+    """Entropy of the uniform policy over the legal actions, counted as two at least."""
     if legal is None:
         return math.log(max(2, num_actions))
     return jnp.log(jnp.maximum(2, jnp.sum(legal, axis=axis)))

@@ -1,8 +1,8 @@
-"""The meta-network: reads what an agent produced along a trajectory and emits targets.
+"""The meta-network: reads an agent's outputs along a trajectory and emits targets.
 
 Its parameters `eta` are a tree of layers {"w": [in, out], "b": [out]}; every size is read from
-them. The network has two halves with input nets of their own: the *trajectory* half yields the
-targets, and the *meta-RNN* carries what happens over an agent's lifetime from update to update.
+them. The network has two halves, each with its own input nets: the *trajectory* half computes the
+targets, and the *meta-RNN* carries information from update to update over an agent's lifetime.
 """
 
 import dataclasses
@@ -58,13 +58,13 @@ class Sizes:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What the meta-network reads. No gradient flows through any of it but the embeddings."""
+    """Inputs of the meta-network. Gradients flow through the embeddings only."""
 
     action: Array  # [T, B]
     reward: Array  # [T, B]
     terminated: Array  # [T, B] bool
-    cut: Array  # [T, B] bool, where the trajectory LSTM forgets what comes after
-    weight: Array  # [T, B], of each step in the averages over a batch
+    cut: Array  # [T, B] bool, where the backward LSTM is reset
+    weight: Array  # [T, B], of each step in averages over the batch
     pi: Array  # [T+1, B, A] probabilities of the agent's policy
     mu: Array  # [T, B, A] of the behaviour policy
     pi_target: Array  # [T, B, A] of the target network's policy
@@ -103,14 +103,14 @@ def _sign_log(x: Array) -> Array:
 
 
 def _pair(x: Array) -> Array:
-    """Joins each moment with the next: [T+1, B, E] -> [T, B, 2 E]."""
+    """Concatenates each moment with the next: [T+1, B, E] -> [T, B, 2 E]."""
     return jnp.concatenate([x[:-1], x[1:]], axis=-1)
 
 
 def embed(nets: Sequence[Sequence[Params]], logits: Array) -> Array:
     """Applies several small nets to softmax(logits): [..., P] -> [..., sum of their widths].
 
-    The predictions are by far the largest arrays of an update, so they are read as few times as
+    The predictions are by far the largest arrays of an update, so they are read as rarely as
     possible: one product serves the first layers of all nets and the softmax's sum.
     """
     weights = jnp.exp(logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)))
@@ -131,10 +131,10 @@ def embed(nets: Sequence[Sequence[Params]], logits: Array) -> Array:
 def _action_block(
     block: Params, per_action: Array, legal: Array | None, shared: Array | None = None
 ) -> Array:
-    """Dense layer on each action's vector joined with the mean over actions, then ReLU.
+    """Dense layer on each action's vector and the mean over actions, then ReLU.
 
     An action's vector is concat[shared, per_action], [T, B, S] and [T, B, A, C]; the shared part is
-    multiplied only once. The mean is over legal actions, [T, B, A, 1]. Returns
+    multiplied only once. The mean is over `legal` actions, [T, B, A, 1]. Returns
     [T, B, A, channels].
     """
     own, mean = jnp.split(block["w"], 2, axis=0)
@@ -146,7 +146,7 @@ def _action_block(
 
 
 def _legal_t(inputs: Inputs) -> Array | None:
-    """The mask beside vectors of actions: [T, B, A, 1]."""
+    """The mask for vectors of actions: [T, B, A, 1]."""
     return None if inputs.legal is None else inputs.legal[:-1, ..., None]
 
 
@@ -202,7 +202,7 @@ def _features(
 def _backward_lstm(layer: Params, features: Array, cut: Array) -> Array:
     """LSTM from the end of a trajectory to its start: [T, B, F] -> [T, B, H].
 
-    Its state is zeroed before it consumes a step whose successor is of another episode.
+    Its state is reset before a step whose successor belongs to another episode.
     """
     size = layer["b"].shape[0] // 4
     w_input, w_hidden = layer["w"][:-size], layer["w"][-size:]
@@ -227,8 +227,8 @@ def apply(
     """Computes targets for a batch of trajectories and advances the meta-RNN by one step.
 
     Returns logits of the targets "pi" [T, B, A], "y" [T, B, P] and "z" [T, B, P], and "embedding"
-    [T, B, 1], the meta-RNN's own input; and the new state. Unless it `reads_y_hat`, the meta-RNN
-    sees zeros in place of the targets of y.
+    [T, B, 1], an input of the meta-RNN; and the new state. Without `reads_y_hat`, the meta-RNN sees
+    zeros instead of the targets of y.
     """
     meta = eta["meta_rnn"]
     common, around = _common_features(inputs), _common_action_inputs(inputs)
@@ -270,7 +270,7 @@ def init(key: Key, sizes: Sizes) -> Params:
 
     def chain(inputs: int, widths: Sequence[int], *, twice: bool = False) -> tuple[Params, ...]:
         fan_in = (inputs, *widths[:-1])
-        factor = 2 if twice else 1  # action blocks read each vector beside the mean over actions
+        factor = 2 if twice else 1  # action blocks read each vector and the mean over actions
         return tuple(layer(factor * i, o) for i, o in zip(fan_in, widths, strict=True))
 
     def halves(nets: Sequence[int], policy: Sequence[int]) -> tuple[Params, int]:

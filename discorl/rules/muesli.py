@@ -27,8 +27,8 @@ class Muesli(Rule):
                  + model_cost KL(pi_CMPO(s_{t+1}) || aux_pi(s_t, a_t))    unless s_t is the last
                  + q_cost 1/2 (h(Q(s_t, a_t)) - h(G_t))^2
 
-    It differs from the paper in that Q is an output, and a scalar one, in place of a model's reward
-    and value; the model looks one step ahead; and the prior is mixed with no other policy.
+    Differences from the paper: Q is a scalar output instead of a model's reward and value; the
+    model looks one step ahead; and the prior is not mixed with another policy.
     """
 
     name: ClassVar[str] = "muesli"
@@ -70,7 +70,7 @@ class Muesli(Rule):
         return returns.init_moments()
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array | None:
-        """Values as they are; targets read no aux_pi."""
+        """Unsquashes values; targets do not read aux_pi."""
         if name == "q":
             return returns.unsquash(output)
         return output if name == "logits" else None
@@ -128,13 +128,13 @@ class Muesli(Rule):
         """Terms "policy", "cmpo", "model" and "q", as above; see `Rule.loss`."""
         logits_t = outputs["logits"][:-1]
         log_pi_t = returns.take_action(jax.nn.log_softmax(logits_t), trajectory.action)
-        goes_on_t = 1 - trajectory.terminated.astype(logits_t.dtype)
+        continues_t = 1 - trajectory.terminated.astype(logits_t.dtype)
         aux_pi = masks.mask_logits(outputs["aux_pi"], trajectory.legal(slice(1, None)))
         predicted = returns.categorical_kl(targets["next_pi"], aux_pi)
         q_t = returns.take_action(outputs["q"][:-1], trajectory.action)
         return {
             "policy": -log_pi_t * targets["advantage"],
             "cmpo": self.cmpo_cost * returns.categorical_kl(targets["pi"], logits_t),
-            "model": self.model_cost * predicted * goes_on_t,
+            "model": self.model_cost * predicted * continues_t,
             "q": self.q_cost * 0.5 * jnp.square(q_t - returns.squash(targets["q"])),
         }

@@ -1,4 +1,4 @@
-"""What the hand-designed rules share: an agent with a policy and a scalar value."""
+"""The base of hand-designed rules for an agent with a policy and a scalar value."""
 
 import abc
 import dataclasses
@@ -15,9 +15,9 @@ from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, T
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyAndValue(Rule):
-    """Policy gradient along advantages, and a value that is moved toward returns.
+    """Policy gradient along advantages, and a value that moves toward returns.
 
-    Its rules differ in how they estimate the two.
+    Subclasses differ in how they estimate the two.
     """
 
     recipe: ClassVar[Mapping[str, Any]] = {
@@ -29,7 +29,7 @@ class PolicyAndValue(Rule):
         "unroll": 14,
         "max_gradient_norm": 1.0,
     }
-    # `small` has few steps and a small network: of three rates, the one that suits all of these.
+    # The rate for `small`, which has few steps and a small network, is the best of three overall.
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "small": {"learning_rate": 3e-3},
         "minatar": {"learning_rate": 1.7e-3},
@@ -46,7 +46,7 @@ class PolicyAndValue(Rule):
     def estimate(
         self, trajectory: Trajectory, logits_t: Array, v_t: Array, v_tp1: Array, discount_t: Array
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Targets, with "value" and "advantage" among them, and what to report the mean of.
+        """Targets, including "value" and "advantage", and metrics to be averaged.
 
         All are [T, B] and constant. Discounts are zero at terminations.
         """
@@ -68,7 +68,7 @@ class PolicyAndValue(Rule):
     def loss(
         self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory
     ) -> dict[str, Array]:
-        """Terms "policy", "value" and "entropy" for the targets of those names; see `Rule.loss`."""
+        """Terms "policy", "value" and "entropy"; see `Rule.loss`."""
         logits_t, v_t = outputs["logits"][:-1], outputs["value"][:-1]
         log_pi_t = returns.take_action(jax.nn.log_softmax(logits_t), trajectory.action)
         return {

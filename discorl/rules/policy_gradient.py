@@ -12,9 +12,9 @@ from discorl.types import Array, Trajectory
 class PolicyGradient(PolicyAndValue):
     """Policy gradient along discounted returns, with a learned value as baseline.
 
-    Returns run to the end of the episode. Where the trajectory ends first, or a time limit cuts
-    the episode, the value of the last observation stands in for what would have followed. Nothing
-    corrects for experience of another policy: it has to come from the present one.
+    Returns run to the end of the episode. Where the trajectory ends first, or a time limit cuts the
+    episode, they bootstrap from the value of the last observation. Nothing corrects for off-policy
+    data: experience must come from the current policy.
     """
 
     name: ClassVar[str] = "policy_gradient"
@@ -22,8 +22,8 @@ class PolicyGradient(PolicyAndValue):
     def estimate(
         self, trajectory: Trajectory, logits_t: Array, v_t: Array, v_tp1: Array, discount_t: Array
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Returns and what they exceed the value by; see `PolicyAndValue.estimate`."""
-        # Without decay of the errors, every value between a step and the end cancels out.
+        """Returns, and returns minus values; see `PolicyAndValue.estimate`."""
+        # With lambda 1, all values between a step and the end cancel out.
         advantage_t = returns.gae(
             trajectory.reward, discount_t, v_t, v_tp1, trajectory.cut(), lambda_=1.0
         )

@@ -52,9 +52,9 @@ class PPO(PolicyAndValue):
         },
     }
 
-    lambda_: float = 0.95  # decay of the advantages' errors
-    clip: float = 0.2  # how far a probability may move, as a share of its old value
-    value_clip: float | None = None  # how far a value may move; None: as far as it likes
+    lambda_: float = 0.95  # of the advantage estimates
+    clip: float = 0.2  # of the probability ratio, around 1
+    value_clip: float | None = None  # of a value's change; None: no clip
     entropy_cost: float = 0.02  # weight of the entropy bonus
     epochs: int = 4
     minibatches: int = 4
@@ -62,7 +62,7 @@ class PPO(PolicyAndValue):
     def estimate(
         self, trajectory: Trajectory, logits_t: Array, v_t: Array, v_tp1: Array, discount_t: Array
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Advantages, returns, and the policy and values to stay near, "old_log_pi", "old_value".
+        """Advantages, returns, and the old policy and values, "old_log_pi" and "old_value".
 
         See `PolicyAndValue.estimate`.
         """
@@ -94,7 +94,7 @@ class PPO(PolicyAndValue):
         }
 
     def _value_error(self, v_t: Array, targets: dict[str, Array]) -> Array:
-        """Squared distance from the returns, no smaller than a clipped value's: [T, B]."""
+        """Squared error of the value or of the clipped value, whichever is larger: [T, B]."""
         error_t = jnp.square(v_t - targets["value"])
         if self.value_clip is None:
             return error_t
@@ -104,7 +104,7 @@ class PPO(PolicyAndValue):
 
 
 def _normalise(x: Array, weight: Array) -> Array:
-    """Mean zero and standard deviation one over the steps that have weight: [T, B] twice."""
+    """Scales to weighted mean zero and standard deviation one: [T, B] twice."""
     centred = x - returns.weighted_mean(x, weight)
     deviation = jnp.sqrt(returns.weighted_mean(jnp.square(centred), weight))
     return centred / (deviation + 1e-8)

@@ -14,13 +14,13 @@ from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, T
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QLambda(Rule):
-    """Action values moved toward lambda-returns of the greedy policy; acts epsilon-greedily.
+    """Moves action values toward lambda-returns of the greedy policy; acts epsilon-greedily.
 
-    Watkins's Q(lambda) (1989) is Retrace (Munos et al. 2016, arXiv:1606.02647) whose target policy
-    is the greedy one: a return is followed as long as the actions taken are those that the agent
-    would take now, so any replayed experience may be learned from. The greedy action is the online
-    network's and its value the target network's (van Hasselt et al. 2016, arXiv:1509.06461). The
-    network yields squashed values h(Q) (Pohlen et al. 2018, arXiv:1805.11593).
+    Watkins's Q(lambda) (1989) is Retrace (Munos et al. 2016, arXiv:1606.02647) with the greedy
+    policy as target policy. A trace is cut at the first action that is not greedy now, so the rule
+    can learn from any replayed experience. The online network chooses the greedy action, the target
+    network evaluates it (van Hasselt et al. 2016, arXiv:1509.06461). The network outputs squashed
+    values h(Q) (Pohlen et al. 2018, arXiv:1805.11593).
     """
 
     name: ClassVar[str] = "q_lambda"
@@ -45,7 +45,7 @@ class QLambda(Rule):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._fields().number("lambda_", least=0, most=1)
-        # Above zero, for every action that lies in replay has a probability.
+        # Above zero, because every action in replay must have a probability.
         self._fields().number("epsilon", above=0, most=1)
 
     def outputs(self, num_actions: int) -> OutputSpec:
@@ -53,7 +53,7 @@ class QLambda(Rule):
         return OutputSpec(num_actions, state={"q": (num_actions,)})
 
     def mask_actions(self, outputs: Outputs, legal: Array) -> Outputs:
-        """No illegal action is ever greedy; the policy reads the mask besides."""
+        """Makes illegal actions never greedy, and adds the mask for `policy`."""
         q = masks.mask_logits(outputs["q"], legal)
         return outputs | {"q": q, "legal": legal.astype(q.dtype)}
 

@@ -1,8 +1,8 @@
-"""Rules by name: discorl's own, learned ones in files, those of other packages, and the user's.
+"""Rules by name: built-in, learned and stored in files, from other packages, or the user's.
 
 A text names a rule, optionally with settings:
 
-    ppo, ppo:epochs=8                    a rule of discorl's own
+    ppo, ppo:epochs=8                    a built-in rule
     disco103, disco103:without=q         a learned rule by its name in the library
     runs/mine/best.npz                   a learned rule by its file
     package.module:MyRule,setting=3      a class, or a function that returns a rule
@@ -30,7 +30,7 @@ from discorl.runs import npz
 from discorl.runs.files import naming
 from discorl.types import Params, UserError, imports, specs
 
-# A new rule is a module of its own and an entry here.
+# A new rule needs its own module and an entry here.
 REGISTRY: dict[str, type[Rule]] = {
     rule.name: rule for rule in (ActorCritic, Disco, Lean, Muesli, PolicyGradient, PPO, QLambda)
 }
@@ -81,17 +81,17 @@ def load(
     """Loads a rule and its parameters.
 
     Args:
-        rule: a text that names it, see the module; or a rule, with its parameters or without.
-        file: the file of the rule's parameters, in place of where they would come from.
+        rule: a text that names it, see the module; or a rule, with or without its parameters.
+        file: file to read the rule's parameters from; by default, the rule is looked up.
         rules_path: a file or folder to look in before the usual places.
         discount: the discount, unless the text sets one.
 
     Returns:
-        the rule; its parameters eta: empty for a rule without, and for one that is not learned yet
-        those of `init_params` with a fixed key.
+        the rule; its parameters eta, empty for a rule that has none. For a rule that is not learned
+        yet, they are those of `init_params` with a fixed key.
 
     Raises:
-        UserError: there is no such rule, or its file or settings are not accepted.
+        UserError: there is no such rule, or its file or settings are invalid.
     """
     if not isinstance(rule, str):
         built, eta = rule if isinstance(rule, tuple) else (rule, None)
@@ -106,7 +106,7 @@ def load(
     path = find(rule, rules_path) if file is None and factory is None else file
     if path is not None and (factory is None or isinstance(factory, type)):
         return _from_file(path, spec, given, factory)
-    assert factory is not None, "what is neither code nor a file is refused"
+    assert factory is not None, "`find` rejects anything that is neither code nor a file"
     return _with_params(dataclasses.replace(_build(factory, spec), **given), None, path)
 
 
@@ -118,7 +118,7 @@ def code(text: str) -> type[Rule] | Callable[..., Any] | None:
 def recipe(
     rule: Given, rules_path: str | Path | None = None, preset: str | None = None
 ) -> dict[str, Any]:
-    """Training settings that suit a rule, also in the tasks of a preset.
+    """Training settings of a rule, optionally for a preset.
 
     Empty for a learned rule that is not installed.
     """
@@ -128,9 +128,9 @@ def recipe(
 
 
 def _recipes(owner: Any) -> Mapping[str, Mapping[str, Any]]:
-    """The recipes for presets that go with the recipe of a rule or of its class.
+    """The recipes of a rule or class, by preset.
 
-    A class that has a recipe of its own does not inherit these: they would take precedence.
+    A class with its own recipe does not inherit them, because they would override that recipe.
     """
     kind = owner if isinstance(owner, type) else type(owner)
     kinds = [base for base in kind.__mro__ if {"recipe", "recipes"} & vars(base).keys()]
@@ -138,7 +138,7 @@ def _recipes(owner: Any) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _owner(rule: Given, rules_path: str | Path | None) -> type[Rule] | Rule | Factory | None:
-    """What has the recipes of a rule: its class, or the rule."""
+    """The rule or class whose recipes apply."""
     if not isinstance(rule, str):
         return rule[0] if isinstance(rule, tuple) else rule
     spec = _parse(rule)
@@ -148,12 +148,12 @@ def _owner(rule: Given, rules_path: str | Path | None) -> type[Rule] | Rule | Fa
             path = find(rule, rules_path)
             return None if path is None else _class_of(npz.read(path))
         except UserError:
-            return None  # whoever loads the rule is told
+            return None  # loading the rule raises the error
     return factory if isinstance(factory, type) else _build(factory, spec)
 
 
 def with_defaults(text: str, defaults: Mapping[str, Any]) -> str:
-    """The text of a rule with settings added that it does not have: `ppo` -> `ppo:epochs=8`."""
+    """Adds settings that the text of a rule does not set: `ppo` -> `ppo:epochs=8`."""
     spec = _parse(text)
     added = [f"{name}={x}" for name, x in defaults.items() if name not in spec.parameters]
     if not added:
@@ -163,7 +163,7 @@ def with_defaults(text: str, defaults: Mapping[str, Any]) -> str:
 
 
 def text_of(rule: Given) -> str:
-    """What to call a rule that was given as an object: its class and the settings it changes."""
+    """The text for a rule given as an object: its class and its non-default settings."""
     if isinstance(rule, str):
         return rule
     rule = rule[0] if isinstance(rule, tuple) else rule
@@ -172,7 +172,7 @@ def text_of(rule: Given) -> str:
         for field in dataclasses.fields(rule)
         if isinstance(value := getattr(rule, field.name), bool | int | float | str)
         and value != field.default
-        and field.name != "discount"  # which is the agent's
+        and field.name != "discount"  # belongs to the agent
     ]
     name = kind_of(type(rule))
     separator = "," if ":" in name else ":"
@@ -186,7 +186,7 @@ def _parse(text: str) -> specs.Spec:
     path, ending, settings = text.rpartition(".npz")
     if not ending or settings[:1] not in ("", ":"):
         return specs.parse(text)
-    # A path may hold any sign: only what follows its ending is read as settings.
+    # A path may contain any character, so only the text after its ending is parsed as settings.
     spec = specs.parse(f"rule{settings}")
     return specs.Spec(path + ending, spec.item, spec.parameters)
 
@@ -200,8 +200,8 @@ def _factory(spec: specs.Spec, *, plugins: bool = True) -> Factory | None:
     if imports.found(spec):
         return imports.load(spec)
     if plugins and spec.item is None:
-        offered = imports.plugins(GROUP).get(spec.name)
-        return None if offered is None else offered.load()
+        plugin = imports.plugins(GROUP).get(spec.name)
+        return None if plugin is None else plugin.load()
     return None
 
 
@@ -219,7 +219,7 @@ def _build(factory: Factory, spec: specs.Spec) -> Rule:
 
 
 def _class_of(archive: npz.Archive) -> type[Rule]:
-    """The class of the rule in a file; one that does not say is in the published format."""
+    """The class of the rule in a file; a file without a kind is in the published format."""
     kind = archive.metadata.get("kind", Disco.name)
     if not isinstance(kind, str):
         raise UserError(f"its kind is {kind!r}; expected the name of a rule")
@@ -243,7 +243,7 @@ def _class_of(archive: npz.Archive) -> type[Rule]:
 def _from_file(
     path: Path, spec: specs.Spec, given: Mapping[str, Any], cls: type[Rule] | None
 ) -> tuple[Rule, Params]:
-    """A rule of the class that is named, or else that the file names, as the file has it."""
+    """Loads a rule from a file; its class is `cls` or, if None, the one that the file names."""
     archive = npz.read(path)
     imported = cls is not None
     with naming(path):

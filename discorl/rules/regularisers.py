@@ -1,4 +1,4 @@
-"""Regularisers of the Disco rule in discovery: what keeps its targets and predictions sound."""
+"""Regularisers of the Disco rule's targets and predictions in discovery."""
 
 import dataclasses
 
@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from discorl.rules import masks, returns
 from discorl.types import Array, Metrics, Outputs, Trajectory
 
-TEMPER = 0.03  # of a policy that is improved
-LEAST = 1e-3  # probability in it
+TEMPER = 0.03  # of an improved policy
+LEAST = 1e-3  # probability of an action in it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Regularisers:
     prediction_entropy: float = 0.001  # of y and z(a_t), rewarded
     target_mean: float = 0.001  # squared mean of each target's logits
     target_kl: float = 0.01  # from the target network's policy, improved or not, to pi_hat
-    target_improvement: float = 0.0  # clip of the advantages that improve that policy; 0: not
+    target_improvement: float = 0.0  # clip of the advantages that improve that policy; 0: none
 
     def of_targets(
         self,
@@ -46,7 +46,7 @@ class Regularisers:
         return self.target_mean * sum(centres) + self.target_kl * kl
 
     def of_predictions(self, y: Array, z: Array, weight: Array) -> tuple[Array, Metrics]:
-        """The weighted penalty, [], for a lack of entropy in the predictions; and both entropies.
+        """The weighted penalty, [], for low entropy of the predictions; and both entropies.
 
         `y` and `z` are logits, [T+1, B, P] and, of the actions taken, [T, B, P]. The weight is that
         of each moment, [T+1, B].
@@ -67,16 +67,16 @@ def improved_policy(
         pi_CMPO(a|s) ~ pi_target(a|s)^(1 - TEMPER) exp(clip((Q'(s,a) - V'(s)) / sigma, -clip, clip))
         improved(a|s_t) ~ pi_CMPO(a|s_t) + clip(A_t / sigma, -clip, clip) ([a = a_t] - pi(a|s_t))
 
-    but at least LEAST. Towards `improved` the gradient of the KL is that of Muesli's loss: a policy
-    gradient, and a distance from pi_CMPO, of which Muesli clips the latter's advantages only.
-    Tempered, a policy that only noise has moved becomes uniform again.
+    but at least LEAST. The gradient of the KL to `improved` is that of Muesli's loss: a policy
+    gradient plus a KL to pi_CMPO. Muesli clips only the advantages in pi_CMPO. The tempering lets a
+    policy that has only drifted by noise become uniform again.
 
     Args:
         trajectory: experience, [T, B].
-        online: what the rule was told of the network's outputs, [T+1, B, ...].
-        target: and of the target network's.
+        online: the rule's summaries of the network's outputs, [T+1, B, ...].
+        target: likewise for the target network.
         q_target: returns G, [T, B].
-        clip: of both advantages; 0 leaves the target network's policy as it is.
+        clip: of both advantages; 0: the target network's policy, not improved.
 
     Returns:
         logits, [T, B, A].
@@ -93,5 +93,5 @@ def improved_policy(
     taken = jax.nn.one_hot(trajectory.action, q.shape[-1], dtype=q.dtype)
     improved = jax.nn.softmax((1 - TEMPER) * logits + q_advantage)
     improved += advantage[..., None] * (taken - pi)
-    # Normalised by the softmax of whoever reads it.
+    # Unnormalised: readers apply a softmax.
     return masks.mask_logits(jnp.log(jnp.maximum(improved, LEAST)), trajectory.legal(slice(-1)))

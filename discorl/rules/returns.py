@@ -20,8 +20,8 @@ _LINEAR = 1e-3
 def squash(x: Array) -> Array:
     """h(x) = sign(x)(sqrt(|x|+1) - 1) + 0.001 x (Pohlen et al. 2018, arXiv:1805.11593).
 
-    The first term is written as x / (sqrt(|x|+1) + 1): the same, with every digit of a small x kept
-    and the right derivative at zero.
+    The first term is written as x / (sqrt(|x|+1) + 1), which is equal but keeps every digit of a
+    small x and has the right derivative at zero.
     """
     return x / (jnp.sqrt(jnp.abs(x) + 1) + 1) + _LINEAR * x
 
@@ -30,8 +30,8 @@ def unsquash(y: Array) -> Array:
     """Inverse of `squash`, in closed form.
 
     With w = sign(x)(sqrt(|x|+1) - 1) the equation is 0.001 |w| w + 1.002 w - y = 0, and x is
-    w (|w| + 2). The root is written without the subtraction of two nearly equal numbers, which
-    would cost half of the digits.
+    w (|w| + 2). The root is written without subtracting two nearly equal numbers, which would lose
+    half of the digits.
     """
     b = 1 + 2 * _LINEAR
     w = 2 * y / (b + jnp.sqrt(b * b + 4 * _LINEAR * jnp.abs(y)))
@@ -47,13 +47,13 @@ def bins(count: int, dtype: jnp.dtype) -> Array:
 def categorical_value(logits: Array) -> Array:
     """Scalar value of logits over bins of squashed value: [..., K] -> [...].
 
-    Bins of opposite sign are subtracted before they are summed. Their sums nearly cancel, and in
-    float32 would leave an error that values, being squared, do not forgive.
+    Bins of opposite sign are subtracted before they are summed. Their sums nearly cancel, which
+    would leave a large float32 error in the value loss.
     """
     half = (logits.shape[-1] - 1) // 2
     weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
     differences = weights[..., half + 1 :] - jnp.flip(weights[..., :half], axis=-1)
-    # Accelerators multiply in bfloat16 unless told not to, which cannot even hold bin 299.
+    # By default, accelerators multiply in bfloat16, which cannot represent bin 299.
     total = jnp.matmul(
         differences,
         jnp.arange(1, half + 1, dtype=logits.dtype),
@@ -65,8 +65,8 @@ def categorical_value(logits: Array) -> Array:
 def two_hot(x: Array, count: int) -> Array:
     """Spreads a squashed value over its two neighbouring bins: [...] -> [..., K].
 
-    Values beyond the outermost bins land on them. The lower bin's share is divided by 1 + 1e-5, as
-    it was for the published rule; parameters agree with it to 1e-5 only if it is here too.
+    Values beyond the outermost bins are clipped. The lower bin's share is divided by 1 + 1e-5, like
+    in the published implementation; without this, parameters agree only to 1e-4.
     """
     half = (count - 1) // 2
     x = jnp.clip(x, -half, half)[..., None]
@@ -113,8 +113,8 @@ def retrace(
 ) -> Array:
     """Retrace targets (Munos et al. 2016, arXiv:1606.02647).
 
-    G_t = r_t + discount_t (v_{t+1} - c_{t+1} q_{t+1} + c_{t+1} G_{t+1}), where the trace c ends at
-    the end of the trajectory and where `cut_t` says so, leaving G_t = r_t + discount_t v_{t+1}.
+    G_t = r_t + discount_t (v_{t+1} - c_{t+1} q_{t+1} + c_{t+1} G_{t+1}). The trace c is zero at the
+    end of the trajectory and where `cut_t`, so G_t = r_t + discount_t v_{t+1} there.
 
     Args:
         r_t: rewards, [T, ...].
@@ -185,7 +185,7 @@ class Moments:
 
     moment1: Array
     moment2: Array
-    decay_product: Array  # what is still missing from the averages, for debiasing
+    decay_product: Array  # weight of the initial zeros in the averages, for debiasing
 
 
 DECAY = 0.99

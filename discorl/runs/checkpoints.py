@@ -1,9 +1,9 @@
-"""Any pytree of arrays to one npz file and back, bit for bit, without pickle.
+"""Saves any pytree of arrays to one npz file and restores it bit for bit, without pickle.
 
 The file is an ordinary uncompressed npz (`numpy.load` opens it) with one array per leaf, named by
-the leaf's path in the tree, and a `manifest.json` that says what each array is to JAX: PRNG keys
-and types that numpy does not know, such as bfloat16, are stored as unsigned integers. Arrays pass
-one at a time, so that saving a tree takes no second tree's worth of memory.
+the leaf's path in the tree. PRNG keys and types that numpy does not know, such as bfloat16, are
+stored as unsigned integers; `manifest.json` records the JAX type of each array. Arrays are written
+one at a time, so saving does not need memory for a second tree.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class DamagedCheckpoint(UserError):
 class _Spec:
     """The type of a leaf, and how the file stores it."""
 
-    dtype: str  # as JAX or Python calls it: "float32", "bfloat16", "key<fry>", "int"
+    dtype: str  # name in JAX or Python: "float32", "bfloat16", "key<fry>", "int"
     shape: tuple[int, ...]
     stored_dtype: np.dtype
     stored_shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class _Spec:
 def save(path: str | os.PathLike[str], tree: PyTree, parts: Sequence[str] = ()) -> None:
     """Writes a tree of jax or numpy arrays, PRNG keys and Python numbers to a file, atomically.
 
-    The other `parts` of the tree, if there are any, are complete files in the same folder by now.
+    `parts` names complete files in the same folder that hold the rest of the tree.
     """
     leaves, _ = _named_leaves(tree)
     specs = {name: _spec(name, leaf) for name, leaf in leaves.items()}
@@ -72,17 +72,17 @@ def save(path: str | os.PathLike[str], tree: PyTree, parts: Sequence[str] = ()) 
 def restore(
     path: str | os.PathLike[str], template: PyTree, part: str = "", *, some: bool = False
 ) -> PyTree:
-    """Reads a tree back, or a part of it, with the template's structure.
+    """Reads a tree, or a part of it, with the template's structure.
 
-    The template is like the tree that was saved; its leaves may be `jax.ShapeDtypeStruct`. A leaf
-    comes back as the kind the template has there: numpy, Python number, or else a jax array, placed
-    like the template's if that was placed on purpose. `part` is the path to the part that the
-    template is like, such as `.learner.params`; nothing else is read. With `some`, the template may
-    lack arrays that the file has.
+    The template has the structure of the saved tree; its leaves may be `jax.ShapeDtypeStruct`. A
+    leaf is restored as the template's kind: numpy array, Python number, or else jax array, on the
+    template's device if that is committed. `part` is the path of a subtree, such as
+    `.learner.params`, that the template describes; nothing else is read. With `some`, the template
+    may lack arrays that the file has.
 
     Raises:
-        DamagedCheckpoint: the file cannot be read whole.
-        UserError: it can, but holds another tree than the template's.
+        DamagedCheckpoint: the file cannot be read completely.
+        UserError: the file is intact, but its tree differs from the template.
     """
     path = Path(path)
     leaves, structure = _named_leaves(template, part)
@@ -134,14 +134,14 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _is_foreign(dtype: np.dtype) -> bool:
-    """Whether a dtype was added to numpy by ml_dtypes: npy headers would lose which it is."""
+    """Whether ml_dtypes added a dtype to numpy; npy headers cannot name it."""
     return dtype.isbuiltin == 2
 
 
 def _open_all(
     path: Path, stack: contextlib.ExitStack
 ) -> tuple[dict[str, zipfile.ZipFile], dict[str, str]]:
-    """Where each array is, in the file or in one of its parts, and what it is."""
+    """The archive that holds each array, the file or one of its parts, and each array's type."""
     archives: dict[str, zipfile.ZipFile] = {}
     found: dict[str, str] = {}
     names = [path.name]
@@ -158,7 +158,7 @@ def _open_all(
 
 
 def _check_members(archive: zipfile.ZipFile, size: int) -> None:
-    """Refuses what would unpack to more than the file: nothing of ours is compressed."""
+    """Rejects files that would unpack to more than their size; ours are not compressed."""
     for info in archive.infolist():
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
             raise ValueError(f"{info.filename} is compressed")
@@ -167,7 +167,7 @@ def _check_members(archive: zipfile.ZipFile, size: int) -> None:
 
 
 def _read_manifest(archive: zipfile.ZipFile) -> tuple[dict[str, str], list[str]]:
-    """What the arrays of a file are, and the names of its parts."""
+    """The types of a file's arrays, and the names of its parts."""
     manifest = json.loads(archive.read(_MANIFEST))
     if manifest["format"] != _FORMAT:
         raise ValueError(f"format {manifest['format']}, this version reads {_FORMAT}")
@@ -194,14 +194,14 @@ def _to_stored(name: str, leaf: Any, spec: _Spec) -> np.ndarray:
 
 
 def _without_cache(array: jax.Array) -> jax.Array:
-    """The array on the CPU, where numpy can look at it without a copy.
+    """Moves the array to the CPU, where numpy can view it without a copy.
 
-    `numpy.asarray` of an array on an accelerator leaves a copy in the host's memory for as long as
-    the array lives; through here the copy goes when the caller lets go of it.
+    `numpy.asarray` of an accelerator's array caches a copy on the host for as long as the array
+    lives. The copy made here is freed with the result.
     """
     try:
         cpu = jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # JAX was told to load no CPU backend
+    except RuntimeError:  # JAX runs without a CPU backend
         return array
     return jax.device_put(array, cpu)
 
@@ -209,7 +209,7 @@ def _without_cache(array: jax.Array) -> jax.Array:
 def _read_array(archive: zipfile.ZipFile, name: str, spec: _Spec) -> np.ndarray:
     stored = npz.read_array(archive, name)
     if stored.shape != spec.stored_shape or stored.dtype.name != spec.stored_dtype.name:
-        raise ValueError(f"array {name} is not what the manifest says")
+        raise ValueError(f"array {name} does not match the manifest")
     return stored
 
 
@@ -219,8 +219,8 @@ def _damage_reported(path: Path) -> Iterator[None]:
         yield
     except MemoryError:
         raise
-    except Exception as error:  # damage breaks the parsers of zip, npy and JSON in countless ways
-        raise DamagedCheckpoint(f"checkpoint {path} cannot be read whole: {error}") from error
+    except Exception as error:  # the parsers of zip, npy and JSON fail in countless ways
+        raise DamagedCheckpoint(f"checkpoint {path} cannot be read: {error}") from error
 
 
 def _to_leaf(path: Path, name: str, stored: np.ndarray, like: Any) -> Any:
@@ -247,7 +247,7 @@ def _to_jax(path: Path, name: str, array: np.ndarray, like: Any) -> jax.Array:
         )
     if not getattr(like, "weak_type", False):
         return result
-    # A strong type in its place would promote differently, and make every jit compile again.
+    # A strong type would promote differently and make every jit recompile.
     weak = jnp.full(array.shape, array.dtype.type(0).item())
     if weak.dtype != like.dtype:
         return result
@@ -255,12 +255,12 @@ def _to_jax(path: Path, name: str, array: np.ndarray, like: Any) -> jax.Array:
 
 
 def _placement(like: Any) -> jax.sharding.Sharding | None:
-    """Where the template puts an array, None where JAX itself chose the place."""
+    """The template's sharding; None if the template is uncommitted."""
     return like.sharding if getattr(like, "committed", True) else None
 
 
 def _key_implementation(keys: Any) -> Any:
-    """The PRNG that keys belong to, also of a `ShapeDtypeStruct`, which only tracing can ask."""
+    """The PRNG of keys; for a `ShapeDtypeStruct`, it is only known while tracing."""
     implementations = []
 
     def ask(traced: jax.Array) -> jax.Array:

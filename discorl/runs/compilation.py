@@ -22,8 +22,8 @@ SWITCH = "DISCORL_COMPILATION_CACHE"
 def enable_cache() -> None:
     """Keeps compiled programs in the user's cache folder.
 
-    `DISCORL_COMPILATION_CACHE=off` prevents it, and a folder chosen through JAX's own settings is
-    left as it is.
+    `DISCORL_COMPILATION_CACHE=off` disables this. A folder chosen through JAX's own settings takes
+    precedence.
     """
     if os.environ.get(SWITCH, "on").lower() in ("off", "0", "false", "no"):
         return
@@ -32,11 +32,11 @@ def enable_cache() -> None:
     folder = cache_root() / "programs"
     problem = _problem_with(folder)
     if problem is not None:
-        warnings.warn(f"compiled programs are not kept: {folder} {problem}", stacklevel=2)
+        warnings.warn(f"compiled programs are not cached: {folder} {problem}", stacklevel=2)
         return
     try:
         from jax._src import compilation_cache
-    except ImportError:  # of no public name: another version may have it elsewhere
+    except ImportError:  # a private module, which may move between versions
         return
     replacement: Any = lambda path: (_CheckedCache(path), path)  # noqa: E731
     compilation_cache.get_file_cache = replacement
@@ -52,7 +52,7 @@ def _problem_with(folder: Path) -> str | None:
     except OSError as error:
         return f"cannot be used: {error.strerror}"
     if found.st_uid != os.getuid():
-        return "belongs to somebody else"
+        return "belongs to another user"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "can be written by others: make it private with `chmod 700`"
     return None
@@ -61,15 +61,15 @@ def _problem_with(folder: Path) -> str | None:
 class _CheckedCache:
     """JAX's cache of compiled programs, each with a checksum over its key and its content.
 
-    An entry that is damaged, or that is another program's, is dropped and compiled again. JAX's own
-    cache would load it, or warn of it at every start, and never replace it.
+    An entry that is damaged, or belongs to another program, is dropped and compiled again. JAX's
+    own cache would load it, or warn of it at every start, and never replace it.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
 
     def get(self, key: str) -> bytes | None:
-        """The program under a key, if it is there and whole."""
+        """The program of a key, if it is present and intact."""
         try:
             content = read_bytes(self._folder / f"{key}.program", _LARGEST_PROGRAM)
         except UserError:
@@ -78,8 +78,8 @@ class _CheckedCache:
         return program if checksum == _checksum(key, program) else None
 
     def put(self, key: str, value: bytes) -> None:
-        """Keeps a program."""
-        with contextlib.suppress(OSError, UserError):  # a cache is not worth a run
+        """Stores a program."""
+        with contextlib.suppress(OSError, UserError):  # a run must not fail because of its cache
             write_bytes(self._folder / f"{key}.program", _checksum(key, value) + value)
 
 
@@ -88,7 +88,7 @@ def _checksum(key: str, program: bytes) -> bytes:
 
 
 class Stopwatch:
-    """Measures the seconds of a block of code, less what JAX takes in it to trace and compile.
+    """Measures the seconds of a block of code, without JAX's tracing and compilation.
 
     with Stopwatch() as watch:
         ...
@@ -98,7 +98,7 @@ class Stopwatch:
     seconds: float
 
     def __init__(self) -> None:
-        self._compiling: list[tuple[float, float]] = []  # from when to when
+        self._compiling: list[tuple[float, float]] = []  # start and end
 
     def __enter__(self) -> Self:
         jax.monitoring.register_event_duration_secs_listener(self._note)
@@ -115,7 +115,7 @@ class Stopwatch:
             return
         now = time.perf_counter()
         start = now - duration_secs
-        # What was traced or compiled within is part of it.
+        # An event includes the events nested in it.
         while self._compiling and self._compiling[-1][1] > start:
             start = min(start, self._compiling.pop()[0])
         self._compiling.append((start, now))

@@ -50,15 +50,12 @@ def read_settings(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
 def check_source(
     config: Any, given: Mapping[str, Any], *, out: Any, resume: Any, shared: bool
 ) -> None:
-    """Refuses a run whose settings would come from several places, or from nowhere.
-
-    Several processes, if the run is `shared`, need a directory.
-    """
+    """Rejects a run with several sources of settings, or several processes without a directory."""
     for name, place in (("out", out), ("resume", resume)):
         if place is not None and not os.fspath(place):
             raise UserError(f"{name} is {place!r}; expected a directory")
     if sum(x is not None for x in (config, resume, given or None)) > 1:
-        raise UserError("give one of config, resume and single settings, not several of them")
+        raise UserError("give only one of config, resume and single settings")
     if resume is not None and out is not None:
         raise UserError("a resumed run continues in its own directory: give either resume or out")
     if shared and out is None and resume is None:
@@ -68,13 +65,13 @@ def check_source(
 def config_of(run: Run, kind: type[Config], values: Mapping[str, Any] | None = None) -> Config:
     """The configuration of a run, by default from all of its settings.
 
-    Settings that an earlier version of discorl did not have get their defaults: a setting that is
-    added must do by default what was done before.
+    Settings that did not exist in the run's version of discorl get their defaults. The default of a
+    new setting must therefore keep the old behaviour.
     """
     try:
         return settings.build(kind, run.config if values is None else values)
     except UserError as error:
         raise UserError(
-            f"{run.path}/config.json was edited, or is of another version of discorl (see "
+            f"{run.path}/config.json was edited, or is from another version of discorl (see "
             f"versions.json): {error}"
         ) from error

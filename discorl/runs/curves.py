@@ -19,7 +19,7 @@ _STYLE = palette.style(0)
 _COLOUR = _STYLE.colour
 _TEXT_COLOUR = "#333333"
 _MOST_NAMES = 14  # of environments in a legend
-_MOST_POINTS = 3000  # of the raw values; more turn into a blot
+_MOST_POINTS = 3000  # of the raw values
 
 
 def learning_curve(
@@ -37,7 +37,7 @@ def learning_curve(
     along, values = by_seed(metrics, STEP, RETURN)
     if np.isfinite(values).any():
         _draw(axes, along, values)
-        # Not "best", which compares all points with all places.
+        # Not "best", which is slow with many points.
         axes.legend(loc="lower right", edgecolor="none", labelcolor=_TEXT_COLOUR, fontsize=9)
     else:
         _note(axes, "no return per episode yet")
@@ -46,7 +46,7 @@ def learning_curve(
 
 def _write(path: str | os.PathLike[str], figure: Figure) -> None:
     write_atomically(path, lambda file: figure.savefig(file, format="png"))
-    # A figure is full of cycles. Left to Python, dozens of them pile up over a long run.
+    # Figures are full of reference cycles and would accumulate over a long run.
     figure.clear()
     gc.collect()
 
@@ -60,9 +60,7 @@ def discovery_curve(
 ) -> None:
     """Plots the progress of a discovery over meta-steps as a PNG.
 
-    The panels: returns of the population's agents by environment, and the score of the rule with
-    fresh agents; the meta-gradient's norm, and how far the agents' meta-gradients agree; entropies
-    of the agents' policies and of the rule's targets for them, and the parts of the meta-loss.
+    `panels.of_discovery` lists the panels.
     """
     figure = Figure(figsize=(12, 10), dpi=120, layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", color=_TEXT_COLOUR, fontsize=13)
@@ -78,7 +76,7 @@ def discovery_curve(
         else:
             _draw_lines(axes, metrics, panel)
         _set_scale(axes, panel)
-    named: list[list[str]] = []  # by the legends so far: the same lines are named once
+    named: list[list[str]] = []  # labels of the legends so far; equal legends are drawn once
     for axes in grid.flat:
         labels = axes.get_legend_handles_labels()[1]
         if not axes.has_data():
@@ -93,7 +91,7 @@ def discovery_curve(
 
 
 def _draw_lines(axes: Axes, metrics: Mapping[str, np.ndarray], panel: Panel) -> None:
-    """Running means of several metrics; with too many of them there is no legend."""
+    """Draws running means of several metrics, with a legend unless there are too many."""
     many = len(panel.columns) > _MOST_NAMES
     if many:
         note = f"{len(panel.columns)} environments"
@@ -126,7 +124,7 @@ def _draw_scores(axes: Axes, evaluations: Mapping[str, np.ndarray]) -> None:
 def _draw(axes: Axes, along: np.ndarray, values: np.ndarray, unit: str = "update") -> None:
     window = _window(values)
     smooth = _running_mean(values, window)
-    # Means over next to nothing would start the line with a spike.
+    # The first means are over few values and would start the line with a spike.
     smooth[:, : min(window, values.shape[1]) // 4] = np.nan
     over = f"running mean over {window} {unit}s" if window > 1 else f"every {unit}"
     num_seeds = len(values)
@@ -135,7 +133,7 @@ def _draw(axes: Axes, along: np.ndarray, values: np.ndarray, unit: str = "update
         if window > 1:
             _draw_points(axes, along, values[0], f"each {unit}")
         return
-    seen = np.isfinite(smooth).any(axis=0)  # elsewhere a mean over seeds would be over nothing
+    seen = np.isfinite(smooth).any(axis=0)  # in some seed
     along, smooth = along[seen], smooth[:, seen]
     _draw_line(axes, along, np.nanmean(smooth, axis=0), f"mean of {num_seeds} seeds, {over}")
     low, high = np.nanmin(smooth, axis=0), np.nanmax(smooth, axis=0)
@@ -169,7 +167,7 @@ def _note(axes: Axes, text: str) -> None:
 
 
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean over each update and those before it in the window, ignoring missing values: [S, U]."""
+    """Mean over the `window` updates up to each one, ignoring missing values: [S, U]."""
     known = np.isfinite(values)
     total, count = (_sums(x, window) for x in (np.where(known, values, 0.0), known.astype(float)))
     return np.divide(total, count, out=np.full(values.shape, np.nan), where=count > 0)
@@ -194,7 +192,7 @@ def _label(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_title(title, loc="left", color=_TEXT_COLOUR, fontsize=12)
     axes.set_xlabel(x, color=_TEXT_COLOUR)
     axes.set_ylabel(y, color=_TEXT_COLOUR)
-    # There are no parts of a step, so rather a single tick than fractions.
+    # Steps are whole, so a single tick is better than fractions.
     locator = MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

@@ -1,4 +1,4 @@
-"""The run directory: everything that a long command leaves behind, and resumes from.
+"""The run directory: everything that a long command writes and resumes from.
 
     config.json       the kind of run and its configuration
     versions.json     the software, the device and the command it was started with
@@ -9,9 +9,9 @@
     curve.png         the learning curve
     lock              held by the process that writes
 
-A run may be killed at any moment. What is resumed is the newest checkpoint that reads back whole,
-with the metrics cut back to it, so that the resumed run continues as if it had never stopped. Only
-files of the names above are ever touched.
+A run may be killed at any moment. A resume starts from the newest intact checkpoint and truncates
+the metrics to it, so the run continues as if it had never stopped. Only files with the names above
+are ever touched.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from discorl.runs.tables import MetricsFile
 from discorl.runs.trackers import TensorBoard
 from discorl.types import PyTree, UserError
 
-KEEP = 2  # checkpoints: the newest may turn out to be damaged
+KEEP = 2  # checkpoints, because the newest may be damaged
 
 
 class Run:
@@ -43,10 +43,10 @@ class Run:
     Attributes:
         path: the directory.
         kind: which command made it, such as "train".
-        config: the configuration it was made with, as JSON gives it back.
+        config: its configuration, as JSON values.
     """
 
-    is_shared = False  # whether other processes have some arrays of its checkpoints
+    is_shared = False  # whether other processes hold some arrays of its checkpoints
 
     def __init__(self, path: Path, lock: BinaryIO | None, noted: Manifest | None = None) -> None:
         described = read_json(path / "config.json", folders.CONFIG_SCHEMA)
@@ -66,10 +66,10 @@ class Run:
         kind: str = "train",
         copies: Mapping[str, Path | None] | None = None,
     ) -> Self:
-        """Makes a new run directory, which must be new or empty.
+        """Makes a run directory, which must be new or empty.
 
-        `config` is everything the run depends on, as JSON can hold it. `copies` are files to copy
-        into the run, by their names in it, so that it stands alone.
+        `config` is everything the run depends on, as JSON values. `copies` are files to copy into
+        the run, by their names in it, so that it is self-contained.
         """
         path = Path(path)
         described = json.dumps({"kind": kind, "config": dict(config)}, indent=2).encode()
@@ -81,7 +81,7 @@ class Run:
             raise UserError(f"cannot make the run directory {path}: {error.strerror}") from error
         lock = folders.acquire_lock(path)
         try:
-            folders.require_free(path, wanted)  # another process may have been quicker
+            folders.require_free(path, wanted)  # another process may have been faster
             sums = {"config.json": manifest.sha256_of_bytes(described)}
             with folders.troubles_reported(path, "the run was not created"):
                 files.write_bytes(
@@ -93,7 +93,7 @@ class Run:
                     sums[name] = manifest.sha256_of_bytes(content)
                 noted = Manifest(sums)
                 noted.write(path)
-                # Last, because it is what makes the directory a run.
+                # Last, because config.json makes the directory a run.
                 files.write_bytes(path / "config.json", described)
             return cls(path, lock, noted)
         except BaseException:
@@ -108,10 +108,10 @@ class Run:
         read_only: bool = False,
         accept_changes: bool = False,
     ) -> Self:
-        """Opens a run that exists, to resume it or only to read it.
+        """Opens an existing run, to resume it or only to read it.
 
-        A run is resumed only if its configuration, rules, metrics and checkpoints are those that it
-        was left with, or if changes are accepted.
+        A run is resumed only if its configuration, rules, metrics and checkpoints are unchanged, or
+        if changes are accepted.
         """
         path = Path(path)
         if not (path / "config.json").exists():
@@ -156,7 +156,7 @@ class Run:
     def note_file(self, name: str) -> None:
         """Adds a file that was written into the run to the manifest."""
         sums = {**self._manifest.files, name: files.sha256_of(self.path / name)}
-        with folders.troubles_reported(self.path, f"{name} is not guarded"):
+        with folders.troubles_reported(self.path, f"changes of {name} will not be noticed"):
             self._note(files=sums)
 
     def describe(self, config: Mapping[str, Any]) -> None:
@@ -164,18 +164,18 @@ class Run:
         self._check_writable()
         described = json.dumps({"kind": self.kind, "config": dict(config)}, indent=2).encode()
         others = {n: x for n, x in self._manifest.files.items() if n != "config.json"}
-        with folders.troubles_reported(self.path, "the configuration is as it was"):
-            self._note(files=others)  # so that a kill in between does not look like an edit
+        with folders.troubles_reported(self.path, "the configuration is unchanged"):
+            self._note(files=others)  # so that a kill before the next note is not taken for an edit
             files.write_bytes(self.path / "config.json", described)
             self._note(files={**others, "config.json": manifest.sha256_of_bytes(described)})
         self.config = dict(config)
 
     def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
-        """Appends rows to a table, kept in `TABLE.csv`, and to TensorBoard.
+        """Appends rows to a table, the file `TABLE.csv`, and to TensorBoard.
 
-        Every row of a table has the columns of the first one, among them "update" and, if
-        TensorBoard is to go along it, "global_step". NaN says that there is nothing to report. Rows
-        with a column "seed" or "agent" go to one TensorBoard folder for each.
+        Every row of a table has the columns of the first one. "update" is required; TensorBoard
+        uses "global_step" as its axis if present. NaN means that there is nothing to report. Each
+        "seed" or "agent" has its own TensorBoard folder.
         """
         self._check_writable()
         with folders.troubles_reported(self.path, f"the last rows of {table}.csv are missing"):
@@ -194,9 +194,9 @@ class Run:
         present = self.checkpoint_updates()
         if present and update < present[-1]:
             raise ValueError(f"update {update} is older than checkpoint {present[-1]}")
-        last = f"the checkpoint of update {present[-1]} stands" if present else "none stands yet"
+        last = f"the last one is of update {present[-1]}" if present else "there is none yet"
         with folders.troubles_reported(self.path, f"this checkpoint was not written; {last}"):
-            # First, so that a checkpoint never covers updates whose metrics a power cut could take.
+            # First, so that a power cut cannot lose metrics of updates before a checkpoint.
             for table in self._tables.values():
                 table.sync()
             self._tensorboard.flush()
@@ -208,20 +208,20 @@ class Run:
 
     def _prune(self) -> None:
         """Deletes all checkpoints but the newest, and the newest finite one."""
-        for superfluous in self.checkpoint_updates()[:-KEEP]:
-            if superfluous != self._manifest.finite_checkpoint:
-                self._checkpoint(superfluous).unlink()
+        for update in self.checkpoint_updates()[:-KEEP]:
+            if update != self._manifest.finite_checkpoint:
+                self._checkpoint(update).unlink()
         folders.remove_orphans(self.path / "checkpoints")
 
     def drop_checkpoints(self) -> None:
         """Deletes all checkpoints; a resume then starts over."""
         self._check_writable()
-        with folders.troubles_reported(self.path, "some checkpoints may be left"):
+        with folders.troubles_reported(self.path, "some checkpoints may remain"):
             self._note(checkpoint=None, finite_checkpoint=None)
             for update in self.checkpoint_updates():
                 self._checkpoint(update).unlink()
             folders.remove_orphans(self.path / "checkpoints")
-            with contextlib.suppress(OSError):  # somebody's own file is in it
+            with contextlib.suppress(OSError):  # the folder holds a user's file
                 (self.path / "checkpoints").rmdir()
 
     def restore(
@@ -230,7 +230,7 @@ class Run:
         """The update and state of the newest intact checkpoint; None if there is none.
 
         Later metrics are truncated, unless the run is open for reading only. A damaged checkpoint
-        is set aside with a warning in favour of the previous one. `up_to` ignores checkpoints after
+        is renamed with a warning, and the previous one is used. `up_to` ignores checkpoints after
         that update. See `checkpoints.restore` for the other arguments.
         """
         damages: list[str] = []
@@ -246,12 +246,12 @@ class Run:
             self._go_back_to(update)
             return update, state
         if damages:
-            raise UserError("no checkpoint is left whole: " + "; ".join(damages))
+            raise UserError("no checkpoint is intact: " + "; ".join(damages))
         self._go_back_to(None)
         return None
 
     def _read(self, update: int, template: PyTree, part: str) -> tuple[PyTree, str]:
-        """The state in a checkpoint, and what is damaged of it: nothing, or the state is none."""
+        """The state in a checkpoint, and an empty text; or None and a description of the damage."""
         try:
             file = self._checkpoint(update)
             return checkpoints.restore(file, template, part, some=self.is_shared), ""
@@ -263,7 +263,7 @@ class Run:
         return self._tables[table].columns()
 
     def rows(self, table: str = "metrics") -> Iterator[list[dict[str, Any]]]:
-        """All rows of a table, some thousand at a time."""
+        """All rows of a table, a few thousand at a time."""
         return map(as_rows, self._tables[table].chunks())
 
     def checkpoint_updates(self) -> list[int]:
@@ -286,10 +286,10 @@ class Run:
         return self.path / "curve.png"
 
     def require_kind(self, kind: str) -> None:
-        """Refuses a run of another command."""
+        """Rejects a run of another command."""
         if self.kind != kind:
             raise UserError(
-                f"{self.path} holds a run of `{self.kind}`, says its config.json; expected one of "
+                f"{self.path} holds a run of `{self.kind}`, by its config.json; expected one of "
                 f"`{kind}`"
             )
 
@@ -312,7 +312,7 @@ class Run:
         return self._lock is not None
 
     def _exchange(self, value: Any) -> list[Any]:
-        """What every process says that has the run open; here there is only this one."""
+        """The values of all processes that have the run open; here only this one."""
         return [value]
 
     def _check_writable(self) -> None:
@@ -328,14 +328,14 @@ class Run:
         if update is not None:
             folders.set_aside_later(self.path / "checkpoints", update)
         with folders.troubles_reported(self.path, "nothing was changed"):
-            self._note(tables={})  # so that a kill in between does not look like an edit
+            self._note(tables={})  # so that a kill before the next note is not taken for an edit
             for table in self._tables.values():
                 table.cut(-math.inf if update is None else update)
             finite = self._manifest.finite_checkpoint
             if update is None:
                 finite = None
             elif finite is not None:
-                finite = min(finite, update)  # what is newer has just been put aside
+                finite = min(finite, update)  # newer checkpoints have just been renamed
             self._note(tables=self._prefixes(), checkpoint=update, finite_checkpoint=finite)
-            self._prune()  # a kill may have come between a checkpoint and this
+            self._prune()  # a kill may have prevented it after the last checkpoint
         self._tensorboard.restart({name: table.next_step for name, table in self._tables.items()})

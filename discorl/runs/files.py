@@ -1,8 +1,8 @@
 """File access: regular files only, atomic writes, locks.
 
 Everything that discorl reads or writes goes through here. A device, a FIFO or a folder instead of
-a file is refused by name: reading a FIFO would block forever, and replacing a device as root would
-break the machine.
+a file is rejected: reading a FIFO would block forever, and replacing a device as root would break
+the machine.
 """
 
 import contextlib
@@ -42,22 +42,22 @@ def cache_root() -> Path:
     if root := os.environ.get("DISCORL_CACHE"):
         return Path(root).expanduser()
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification has relative paths ignored.
+    # The XDG specification says to ignore relative paths.
     return (base if base.is_absolute() else Path.home() / ".cache") / "discorl"
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     """Replaces a regular file atomically: readers see the old or the new content, never a part.
 
-    The new content is on disk before it takes the name, so this holds across a power cut, too. If
-    anything fails, the old file remains and nothing else is left behind.
+    The new content is on disk before the rename, so this holds across a power cut, too. If anything
+    fails, the old file remains and the temporary one is removed.
     """
     path = Path(path)
     if not path.name:
         raise UserError(f"{str(path)!r}: expected the name of a file to write")
     with contextlib.suppress(FileNotFoundError):
         require_regular(path, path.lstat())
-    # Not `tempfile`: its files are private to the user, and many of ours are made to be shared.
+    # Not `tempfile`, whose files are private to the user.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with temporary.open("xb") as file:
@@ -65,7 +65,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:  # an interrupt from the keyboard must not leave a part either
+    except BaseException:  # also after Ctrl-C
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
@@ -103,7 +103,7 @@ def open_to_append(path: str | os.PathLike[str]) -> io.BufferedWriter:
 
 def _descriptor(path: str | os.PathLike[str], flags: int) -> int:
     with contextlib.suppress(FileNotFoundError):
-        require_regular(path, Path(path).stat())  # to open a device may already do something
+        require_regular(path, Path(path).stat())  # opening a device may have side effects
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         require_regular(path, os.fstat(descriptor))
@@ -114,14 +114,14 @@ def _descriptor(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def require_regular(path: str | os.PathLike[str], found: os.stat_result) -> None:
-    """Refuses whatever is not a regular file."""
+    """Rejects anything but a regular file."""
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
         raise UserError(f"{os.fspath(path)}: is {kind}; expected a regular file")
 
 
 def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
-    """The content of a file of at most that many bytes."""
+    """The content of a file of at most `most` bytes."""
     with read_errors_reported(path), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -145,7 +145,7 @@ def lock(path: str | os.PathLike[str], *, wait: bool) -> BinaryIO:
             holder.close()
             raise
         warnings.warn(
-            f"the file system of {path} has no locks; let no second process write there",
+            f"the file system of {path} has no locks; do not let a second process write there",
             stacklevel=3,
         )
     return holder

@@ -10,10 +10,10 @@ from discorl.runs import files, manifest
 from discorl.runs.schemas import Each
 from discorl.types import UserError
 
-# Of a disk, a quota or a size limit that is exhausted.
+# A disk, a quota or a size limit is exhausted.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _TEXT = (str, type(None))
-CONFIG_SCHEMA = {  # of config.json, as far as others than the configuration's own class read it
+CONFIG_SCHEMA = {  # of config.json; the configuration's class checks the other settings
     "kind": str,
     "config": {
         "rule?": _TEXT,
@@ -27,10 +27,10 @@ CONFIG_SCHEMA = {  # of config.json, as far as others than the configuration's o
 
 
 def require_free(path: Path, copies: Collection[str]) -> None:
-    """Refuses a folder that holds anything but remains of a killed `Run.create`."""
+    """Rejects a folder that holds anything but the remains of a killed `Run.create`."""
     try:
         path.lstat()
-    except ValueError as error:  # NUL, or what no file system can encode
+    except ValueError as error:  # NUL, or characters that cannot be encoded
         raise UserError(f"{str(path)!r} is not a path: {error}") from error
     except OSError:
         pass
@@ -65,7 +65,7 @@ def checkpoint_updates(folder: Path) -> list[int]:
 
 
 def set_aside_later(folder: Path, update: int) -> None:
-    """Renames checkpoints after an update: they are damaged, and would count as the newest."""
+    """Renames checkpoints after an update, which are damaged, so that they no longer count."""
     for later in checkpoint_updates(folder):
         if later > update:
             damaged = checkpoint(folder, later)
@@ -86,7 +86,7 @@ def remove_orphans(folder: Path) -> None:
 
 @contextlib.contextmanager
 def troubles_reported(path: Path, consequence: str) -> Iterator[None]:
-    """Turns system errors into `UserError`s that say what they mean for the run."""
+    """Turns system errors into `UserError`s that name the consequence for the run."""
     try:
         yield
     except OSError as error:

@@ -7,27 +7,27 @@ import numpy as np
 from discorl.runs.metrics import Row, merge
 
 MOST_ROWS = 2**14
-_LEAST_POINTS = 512  # that a curve is drawn with, however many seeds there are
+_LEAST_POINTS = 512  # of a curve, for any number of seeds
 
 
 class History:
     """Rows in order, merged with their neighbours once there are too many.
 
-    Whenever it is full, rows are merged in pairs, so that each covers twice as many updates as
-    before. The history depends on the rows alone, so a resumed run that reads them back has the
-    same history as one that never stopped.
+    When the history is full, rows are merged in pairs, so that each covers twice as many updates.
+    The history depends only on the rows, so a resumed run that reads them back has the same history
+    as one that never stopped.
     """
 
     def __init__(self, width: int = 1) -> None:
         """Starts empty; each update adds `width` rows, such as one per seed."""
         self._width = width
         points = max(_LEAST_POINTS, MOST_ROWS // width)
-        self._most = points - points % 2  # points; an even number, to be merged in pairs
-        self._stride = 1  # updates as they came that a point stands for
+        self._most = points - points % 2  # points; even, to be merged in pairs
+        self._stride = 1  # logged updates per point
         self._names: list[str] = []
         self._whole: set[str] = set()  # columns of integers
         self._points: list[np.ndarray] = []  # [width, columns] each
-        self._pending: list[Row] = []  # too few for a point yet
+        self._pending: list[Row] = []  # not yet enough for a point
 
     def extend(self, rows: Sequence[Row]) -> None:
         """Adds rows."""

@@ -1,4 +1,4 @@
-"""How a long command is told to stop."""
+"""Stopping a long command."""
 
 import contextlib
 import signal
@@ -22,7 +22,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Notes the first Ctrl-C or SIGTERM, so that the current update is finished and saved.
+    """Records the first Ctrl-C or SIGTERM, so that the current update is finished and saved.
 
     A second one stops the process as usual.
     """

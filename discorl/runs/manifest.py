@@ -30,7 +30,7 @@ class Prefix:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """Checksums of what a run depends on."""
+    """Checksums of the files that a run depends on."""
 
     files: Mapping[str, str]  # sha256 by name: the configuration, copies of rules
     tables: Mapping[str, Prefix] = dataclasses.field(default_factory=dict)  # at the checkpoint
@@ -49,7 +49,7 @@ class Manifest:
         write_bytes(folder / NAME, json.dumps(dataclasses.asdict(self), indent=1).encode())
 
     def changes(self, folder: Path, checkpoints: Sequence[int]) -> list[str]:
-        """What differs from the manifest, in words, given the updates that have a checkpoint."""
+        """Describes the differences from the manifest, given the updates with a checkpoint."""
         found = []
         for name, expected in self.files.items():
             if not (folder / name).exists():

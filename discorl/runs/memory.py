@@ -1,4 +1,4 @@
-"""How much memory is left."""
+"""Available memory."""
 
 import os
 from pathlib import Path
@@ -8,13 +8,13 @@ import jax
 from discorl.types import PyTree, UserError
 
 GIB = 2**30
-PROCESS = GIB // 4  # of a process that has imported JAX and compiled a small program
+PROCESS = GIB // 4  # of a process that imports JAX and compiles a small program
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available() -> int | None:
-    """Bytes left for arrays on this process's devices together; None if unknown."""
+    """Bytes left for arrays, summed over this process's devices; None if unknown."""
     devices = jax.local_devices()
     if devices[0].platform != "cpu":
         found = [device.memory_stats() or {} for device in devices]
@@ -30,7 +30,7 @@ def size_of(tree: PyTree) -> int:
 
 
 def check(tree: PyTree, what: str) -> None:
-    """Refuses arrays that do not fit into memory; `what` they are begins the message."""
+    """Rejects arrays that do not fit into memory; `what` begins the message."""
     needed, free = size_of(tree), available()
     if free is not None and needed > free:
         raise UserError(
@@ -40,7 +40,7 @@ def check(tree: PyTree, what: str) -> None:
 
 
 def check_processes(name: str, count: int) -> None:
-    """Refuses more processes than fit into memory, each of which imports JAX and compiles."""
+    """Rejects more processes than fit into memory; each imports JAX and compiles."""
     free = _of_host()
     if free is not None and count > max(1, most := free // PROCESS):
         raise UserError(
@@ -50,13 +50,13 @@ def check_processes(name: str, count: int) -> None:
 
 
 def runtime_reason(error: Exception) -> str:
-    """What JAX's runtime has to say, in a line: memory that ran out, or a callback that raised."""
+    """One line about an error of JAX's runtime: exhausted memory, or what a callback raised."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
     if "RESOURCE_EXHAUSTED" in lines[0] or "Out of memory" in lines[0]:
         return f"the memory is exhausted ({lines[0][:200]})"
-    # A callback's traceback follows the first line, and what it raised comes last.
+    # A callback's traceback follows the first line; its last line is the exception.
     raised = [line for line in lines if not line.startswith(("File ", "At:", "/", "^", "~"))]
     return raised[-1][:300] if "callback" in lines[0].lower() else lines[0][:300]
 
@@ -75,12 +75,12 @@ def _of_machine() -> int | None:
         pass
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not a name that every system knows
+    except (AttributeError, ValueError, OSError):  # not available on every system
         return None
 
 
 def _of_container() -> int | None:
-    """Bytes left to a container with a limit."""
+    """Bytes left in a container with a memory limit."""
     try:
         most = int((_CGROUP / "memory.max").read_text())
         return most - int((_CGROUP / "memory.current").read_text()) + _of_cached_files()
@@ -89,7 +89,7 @@ def _of_container() -> int | None:
 
 
 def _of_cached_files() -> int:
-    """Bytes of a container's files in the page cache, which give way when memory is needed."""
+    """Bytes of a container's page cache that the kernel frees on demand."""
     try:
         lines = (_CGROUP / "memory.stat").read_text().splitlines()
     except OSError:

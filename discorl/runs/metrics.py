@@ -8,24 +8,24 @@ import numpy as np
 
 Row = Mapping[str, float | int]
 
-EPISODE = "episode/"  # begins the names of metrics that are means over episodes
+EPISODE = "episode/"  # prefix of metrics that are means over episodes
 # Names that the tools of CleanRL and Open RL Benchmark read.
 STEP = "global_step"  # the environment steps that an agent has taken
 RETURN = "charts/episodic_return"
 LENGTH = "charts/episodic_length"
-EPISODES = "charts/episodes"  # that ended, and that return and length are means over
+EPISODES = "charts/episodes"  # that ended; return and length are means over them
 SCORE = "charts/score"  # 0 for random and 1 for optimal play
 BEST_SCORE = "charts/best_score"
 BEST_RETURN = "charts/best_return"  # of an agent's evaluations so far
-SPEED = "charts/SPS"  # environment steps a second
+SPEED = "charts/SPS"  # environment steps per second
 TOTAL_LOSS = "losses/total"
-# Seconds of work over all stretches of a run: updates and evaluations; compilation, checkpoints and
-# the time between two stretches apart.
+# Seconds of updates and evaluations over the whole run, resumes included; without compilation and
+# checkpoints.
 WALL_TIME = "wall_time"
-# Columns that say where and when a row belongs, rather than what was found there.
+# Columns that identify a row.
 PLACES = ("update", "seed", "agent", "group", STEP, WALL_TIME)
-TABLES = ("metrics", "agents", "evaluation")  # that a run may have, each as NAME.csv
-RECENT = 0.1  # share of the updates so far, the last ones, whose mean return is reported
+TABLES = ("metrics", "agents", "evaluation")  # of a run, each as NAME.csv
+RECENT = 0.1  # share of the updates, the last ones, over which the recent return is averaged
 
 
 def as_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
@@ -36,9 +36,9 @@ def as_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
 def merge(columns: Mapping[str, np.ndarray], whole: Collection[str] = ()) -> dict[str, np.ndarray]:
     """Merges the rows of several updates, [..., rows] by name, into one along the last axis.
 
-    The step counters are those of the last update. Episodes are added up, and means over episodes
-    are weighted by them. A loss that is not finite stays so. `whole` names columns of counts, whose
-    last value remains.
+    Step counters take their last value. Episodes are summed, and means over episodes are weighted
+    by them. A loss that is not finite stays so. `whole` names columns of counts, which also take
+    their last value.
     """
     merged = {}
     for name, values in columns.items():
@@ -71,7 +71,7 @@ def known_mean(values: np.ndarray) -> np.ndarray:
 
 
 def by_seed(columns: Mapping[str, np.ndarray], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
-    """One column along another: the place of each update, [U], and values by seed, [S, U].
+    """One column over another: x of each update, [U], and values by seed, [S, U].
 
     A missing value is NaN. Agents count as seeds.
     """
@@ -100,7 +100,7 @@ def recent_return(columns: Mapping[str, np.ndarray], seed: int | None = None) ->
 
 
 def recent_score(columns: Mapping[str, np.ndarray]) -> float:
-    """Mean score over the last tenth of the updates; NaN where none is logged."""
+    """Mean score over the last tenth of the updates; NaN if none is logged."""
     if SCORE not in columns or not len(columns["update"]):
         return math.nan
     return float(known_mean(columns[SCORE][_latest(columns)]))

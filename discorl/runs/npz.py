@@ -1,4 +1,4 @@
-"""Archives of named arrays, numpy's npz: untrusted on reading, reproducible on writing."""
+"""npz archives of named arrays: treated as untrusted when read, reproducible when written."""
 
 import contextlib
 import dataclasses
@@ -16,25 +16,25 @@ import numpy as np
 from discorl.runs.files import naming, read_bytes, write_bytes, write_errors_reported
 from discorl.types import UserError
 
-MAX_BYTES = 2**30  # that `read` takes: of a file, and of everything in it once unpacked
+MAX_BYTES = 2**30  # limit of `read`, for the file and for its unpacked content
 METADATA = "metadata"
 
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed date, for nothing of the archive to depend on the time
-_UNIX = 3  # else an archive tells the operating system it was made on
-_LARGE = 2**30  # an array from here on is announced to zipfile, which fails beyond 2 GiB otherwise
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that archives do not depend on the time
+_UNIX = 3  # a fixed system, so that archives do not depend on the operating system
+_LARGE = 2**30  # bytes of an array from which zip64 is forced; zipfile fails beyond 2 GiB otherwise
 
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-    """What an npz file holds."""
+    """The content of an npz file."""
 
-    arrays: dict[str, np.ndarray]  # without that of the metadata
+    arrays: dict[str, np.ndarray]  # without `metadata`
     metadata: dict[str, Any]  # the JSON object in the array `metadata`; {} without one
     sha256: str  # of the file
 
 
 def read(path: str | os.PathLike[str]) -> Archive:
-    """Reads a whole file that may come from anywhere; nothing in it is ever executed.
+    """Reads an untrusted file; nothing in it is ever executed.
 
     An array called `metadata` must be the bytes of a JSON object.
     """
@@ -55,9 +55,9 @@ def write(
     arrays: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a file that `read` and numpy can read; a failure leaves the old file.
+    """Writes a file that `read` and numpy can read; if writing fails, an existing file is kept.
 
-    A JSON object is stored as the array `metadata`, a name that no other array may have.
+    The metadata are stored as the array `metadata`, a name that no other array may have.
     """
     with naming(path):
         members = {**arrays, METADATA: _encode(metadata)} if metadata else arrays
@@ -76,15 +76,15 @@ def add_array(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
     info.create_system = _UNIX
     info.external_attr = 0o644 << 16
     with archive.open(info, "w", force_zip64=array.nbytes >= _LARGE) as member:
-        in_order = np.asarray(array, order="C")  # the order in memory must not show in the file
+        in_order = np.asarray(array, order="C")  # files do not depend on the order in memory
         np.lib.format.write_array(member, in_order, allow_pickle=False)
 
 
 def read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Reads one array of an archive; allocates only once its header agrees with its size.
+    """Reads one array of an archive; checks its header against its size before allocating.
 
     Raises:
-        UserError: the array is not as npz has it, or holds objects; zipfile raises more kinds.
+        UserError: the array is not a valid npy file, or holds objects. zipfile may raise others.
     """
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as member:
@@ -97,7 +97,7 @@ def read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
             f"array '{name}' of shape {list(shape)} has {size:,} bytes of data; "
             f"expected {expected:,}"
         )
-    # Opened again, not sought back: newer versions of zipfile check no checksum after a seek.
+    # Opened again, because newer versions of zipfile do not verify the checksum after a seek.
     with archive.open(info) as member:
         return np.lib.format.read_array(member, allow_pickle=False)
 
@@ -108,12 +108,12 @@ def _damage_reported() -> Iterator[None]:
         yield
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # damage breaks the parsers of zip and npy in countless ways
+    except Exception as error:  # the parsers of zip and npy fail in countless ways
         raise UserError(f"is damaged or cut short: {str(error) or type(error).__name__}") from error
 
 
 def _check_members(members: Sequence[zipfile.ZipInfo]) -> None:
-    """Refuses an archive before anything of it is unpacked."""
+    """Rejects an archive before anything is unpacked."""
     seen = set()
     for info in members:
         if info.filename in seen:
@@ -121,7 +121,7 @@ def _check_members(members: Sequence[zipfile.ZipInfo]) -> None:
         if not info.filename.endswith(".npy"):
             raise UserError(f"holds {info.filename!r}; expected only npy arrays")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise UserError(f"array {info.filename!r} is compressed in a way that npz never is")
+            raise UserError(f"array {info.filename!r} has a compression that npz does not use")
         seen.add(info.filename)
     unpacked = sum(info.file_size for info in members)
     if unpacked > MAX_BYTES:

@@ -1,7 +1,7 @@
 """Colours, dashes and markers of series, the same in figures and on pages.
 
-The hues are those of Okabe and Ito, which all colour vision tells apart. They are darkened where a
-line on white would have too little contrast.
+The hues are those of Okabe and Ito, which are safe for colour blindness. Some are darkened for
+contrast on white.
 """
 
 from typing import NamedTuple
@@ -22,12 +22,12 @@ class Style(NamedTuple):
 
     @property
     def linestyle(self) -> str | tuple[int, tuple[float, ...]]:
-        """The dashes as matplotlib takes them."""
+        """The dashes for matplotlib."""
         return (0, self.dashes) if self.dashes else "-"
 
 
 def style(series: int) -> Style:
-    """The look of a series; 49 of them differ, the first seven in colour, dashes and marker."""
+    """The style of a series; 49 differ, the first seven in colour, dashes and marker."""
     count = len(COLOURS)
     other = (series + series // count) % count
     return Style(COLOURS[series % count], DASHES[other], MARKERS[other])

@@ -19,10 +19,10 @@ class Panel:
     about: str  # how to read it, in a sentence
     columns: Mapping[str, str]  # labels by name of the metric
     table: str = "metrics"
-    scale: Scale = "linear"  # where the values are such that it helps
+    scale: Scale = "linear"  # used if the range of values suits it
 
     def fitting_scale(self, low: float, high: float) -> Scale:
-        """The scale for values in that range."""
+        """The scale for values in this range."""
         if not math.isfinite(low) or not math.isfinite(high):
             return "linear"
         if self.scale == "log":

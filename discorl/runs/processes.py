@@ -1,8 +1,8 @@
-"""Processes that work on one run together: how they meet, what they tell each other, how they end.
+"""Several processes that work on one run: connecting, exchanging values, failing.
 
-JAX connects them (`jax.distributed`). Every exchange is a collective: all processes make the same
-calls in the same order, or all of them wait. A process that fails therefore ends at once and takes
-the others with it; the scheduler starts them all again, and the run is resumed.
+JAX connects them (`jax.distributed`). Every exchange is a collective: all processes must make the
+same calls in the same order, or all of them wait. A process that fails therefore exits at once and
+takes the others with it; the scheduler restarts them all, and the run is resumed.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from discorl.runs import memory
 from discorl.types import PassingError, PyTree, UserError, validation
 
-HEARTBEAT_SECONDS = 20  # after which a silent process counts as dead
-START_SECONDS = 600  # that processes wait for each other at the start
+HEARTBEAT_SECONDS = 20  # a process that is silent for longer counts as dead
+START_SECONDS = 600  # timeout of the connection at the start
 _AGREED = "raised in all processes"
 _working_together = False  # whether this process is within `joined`
 
@@ -33,14 +33,14 @@ Answer = TypeVar("Answer")
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The processes of a run, one of which this is.
+    """The processes of a run, and the number of this one.
 
-    Without any of the fields, JAX asks the scheduler: Slurm, Open MPI, Kubernetes or a TPU pod.
+    If no field is set, JAX asks the scheduler: Slurm, Open MPI, Kubernetes or a TPU pod.
     """
 
-    coordinator: str | None = None  # HOST:PORT of process 0, which listens there and nowhere else
+    coordinator: str | None = None  # HOST:PORT that process 0 listens on
     processes: int | None = None
-    process: int | None = None  # number of this one
+    process: int | None = None  # number of this process
 
     def __post_init__(self) -> None:
         given = (self.coordinator, self.processes, self.process)
@@ -49,7 +49,7 @@ class Cluster:
         if any(value is None for value in given):
             raise UserError(
                 f"coordinator is {self.coordinator!r}, processes {self.processes} and process "
-                f"{self.process}: expected all three, or none where a scheduler knows them"
+                f"{self.process}: expected all three, or none if a scheduler sets them"
             )
         assert self.coordinator is not None and self.processes is not None
         host, _, port = self.coordinator.rpartition(":")
@@ -60,7 +60,7 @@ class Cluster:
 
 
 def index() -> int:
-    """The number of this process among those that work together; 0 if it works alone."""
+    """The number of this process among those that work together; 0 outside of `joined`."""
     return jax.process_index() if _working_together else 0
 
 
@@ -75,21 +75,21 @@ def devices() -> list[jax.Device]:
 
 
 def owns(device: jax.Device) -> bool:
-    """Whether a device is one of this process."""
+    """Whether a device belongs to this process."""
     return device.process_index == jax.process_index()
 
 
 def prints_results() -> bool:
-    """Whether this process reports what all of a finished run's processes have found."""
+    """Whether this process reports the results of all processes after a run."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 @contextlib.contextmanager
 def joined(cluster: Cluster | bool) -> Iterator[None]:
-    """Works together with the other processes; any failure ends this process, whatever it is.
+    """Works together with the other processes; any failure ends this process.
 
-    Process 0 speaks for all: the others print nothing but their own failures. `True` is a cluster
-    that a scheduler knows, and `False` is none.
+    Only process 0 prints; the others print only their own failures. `True` stands for a cluster
+    that a scheduler describes, `False` for a single process.
     """
     if cluster is False:
         yield
@@ -104,10 +104,10 @@ def joined(cluster: Cluster | bool) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            # An ordinary exit would wait for the others, and they for this process.
-            _tell(error)
-            lasting = isinstance(error, UserError) and not isinstance(error, PassingError)
-            os._exit(2 if lasting else 1)
+            # An ordinary exit would deadlock: it waits for the others, which wait for this process.
+            _report(error)
+            permanent = isinstance(error, UserError) and not isinstance(error, PassingError)
+            os._exit(2 if permanent else 1)
 
 
 @contextlib.contextmanager
@@ -119,23 +119,23 @@ def _connected(cluster: Cluster) -> Iterator[None]:
                 coordinator_address=cluster.coordinator,
                 num_processes=cluster.processes,
                 process_id=cluster.process,
-                # By default it would listen on all addresses of the machine.
+                # The default listens on all addresses of the machine.
                 coordinator_bind_address=None if cluster.process else cluster.coordinator,
                 initialization_timeout=START_SECONDS,
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             )
         except ValueError as error:
             raise UserError(
-                f"no scheduler tells how many processes there are ({error}): give coordinator, "
+                f"no scheduler sets the number of processes ({error}): give coordinator, "
                 "processes and process"
             ) from error
         except RuntimeError as error:
             raise PassingError(
-                f"the processes cannot meet: {error} (JAX must not have been used before)"
+                f"the processes cannot connect: {error} (JAX must not have been used before)"
             ) from error
     _working_together = True
     try:
-        exchange(None)  # now, because the first collective waits for 30 seconds only
+        exchange(None)  # now, because the first collective waits only 30 seconds
         yield
     finally:
         _working_together = False
@@ -143,10 +143,7 @@ def _connected(cluster: Cluster) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_output() -> Iterator[None]:
-    """Keeps what libraries write to the standard output, where results belong, out of it.
-
-    Gloo reports its connections there, whenever it makes some.
-    """
+    """Discards output of libraries to the standard output, such as Gloo's connection reports."""
     sys.stdout.flush()
     kept = os.dup(1)
     with open(os.devnull, "w") as nothing:  # noqa: PTH123
@@ -158,28 +155,28 @@ def _without_output() -> Iterator[None]:
         os.close(kept)
 
 
-def _tell(error: BaseException) -> None:
+def _report(error: BaseException) -> None:
     if _is_agreed(error) and index() > 0:
-        return  # process 0 says it
+        return  # process 0 reports it
     where = "" if _is_agreed(error) else f"process {index()}: "
     if isinstance(error, UserError):
         text = str(error)
     elif isinstance(error, Exception) and _is_of_runtime(error):
         reason = memory.runtime_reason(error)
-        text = reason if "exhausted" in reason else f"another process is gone: {reason}"
+        text = reason if "exhausted" in reason else f"another process has died: {reason}"
     else:
         text = "".join(traceback.format_exception(error))
     print(f"discorl: {where}{text}", file=sys.__stderr__, flush=True)
 
 
 def _is_of_runtime(error: Exception) -> bool:
-    """Whether JAX's runtime failed; some failures of Gloo come as a ValueError."""
+    """Whether JAX's runtime failed; Gloo raises some failures as a ValueError."""
     from_gloo = isinstance(error, ValueError) and ": Gloo " in str(error)
     return from_gloo or isinstance(error, jax.errors.JaxRuntimeError)
 
 
 def _is_agreed(error: BaseException | None) -> bool:
-    """Whether all processes raise it, itself or what it comes from."""
+    """Whether all processes raise this error or its cause."""
     if error is None:
         return False
     return _AGREED in getattr(error, "__notes__", ()) or _is_agreed(error.__cause__)
@@ -191,12 +188,12 @@ def exchange(value: Any) -> list[Any]:
         return [value]
     data = np.frombuffer(pickle.dumps(value), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(data.size))
-    # Few lengths, since each is compiled for.
+    # Padded to few lengths, because each one is compiled.
     padded = np.zeros(max(1024, 1 << int(sizes.max() - 1).bit_length()), np.uint8)
     padded[: data.size] = data
     gathered = multihost_utils.process_allgather(padded)
     return [
-        pickle.loads(row[:size].tobytes())  # from processes of our own
+        pickle.loads(row[:size].tobytes())  # trusted: from our own processes
         for row, size in zip(gathered, sizes, strict=True)
     ]
 
@@ -204,8 +201,8 @@ def exchange(value: Any) -> list[Any]:
 def connect(mesh: Mesh) -> None:
     """Connects the devices of a mesh that spans processes; called by all of them together.
 
-    On CPUs the first collective over a list of devices connects them, and fails if a process is 30
-    seconds late. Once they are connected, a collective waits for as long as it takes.
+    On CPUs, the first collective over a list of devices connects them, and fails if a process is 30
+    seconds late. Later collectives wait without limit.
     """
     if count() == 1:
         return
@@ -217,13 +214,13 @@ def connect(mesh: Mesh) -> None:
 
 
 def require_same(settings: Mapping[str, Any], params: PyTree) -> None:
-    """Refuses processes that were given different settings, or found different parameters."""
+    """Rejects processes with different settings or parameters."""
     own = dict(_flat(settings)) | {"the checksum of parameters": _digest(params)}
     for number, other in enumerate(exchange(own)):
         differing = [name for name, value in own.items() if value != other.get(name)]
         if differing:
             found = ", ".join(f"{x} is {own[x]} here and {other.get(x)} there" for x in differing)
-            raise UserError(f"process {number} has other settings than this one: {found}")
+            raise UserError(f"the settings of process {number} differ from this one's: {found}")
 
 
 def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -243,7 +240,7 @@ def _digest(tree: PyTree) -> str:
 
 
 def gather(tree: PyTree) -> PyTree:
-    """The tree with all of its arrays whole in this process, on the host if they were split."""
+    """The tree with complete arrays in this process, on the host if they were sharded."""
 
     def whole(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
@@ -259,7 +256,7 @@ def gather(tree: PyTree) -> PyTree:
 
 
 def together(function: Callable[[], Answer]) -> list[Answer]:
-    """Calls a function in every process, for the answers of all; a `UserError` is raised in all."""
+    """Calls a function in every process and returns all answers; all raise any `UserError`."""
     if count() == 1:
         return [function()]
     failure: UserError | None = None

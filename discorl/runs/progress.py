@@ -18,18 +18,17 @@ from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 
 _REFRESHES_PER_SECOND = 4
-_QUICK_SECONDS = 1.0  # a command that takes longer says what it is doing
-_WINDOW_SECONDS = 30.0  # that the rate is taken over
-_BAR = (8, 40)  # columns: with less room there is no bar, and it takes no more
-# Off a terminal: a line for each tenth, but not more often nor more rarely than this.
+_QUICK_SECONDS = 1.0  # a command that takes longer shows what it is doing
+_WINDOW_SECONDS = 30.0  # over which the rate is averaged
+_BAR = (8, 40)  # least and most columns
+# Without a terminal: bounds of the time between two lines, which mark each tenth.
 _LEAST_SECONDS, _MOST_SECONDS = 60.0, 600.0
-
 
 _displays: list["_Display"] = []  # on the terminal, outermost first
 
 
 class _Display(abc.ABC):
-    """A line at the bottom of a terminal, drawn again several times a second."""
+    """A line at the bottom of a terminal, redrawn several times per second."""
 
     def __init__(self, stream: TextIO | None, clock: Callable[[], float]) -> None:
         self._given = stream
@@ -40,14 +39,14 @@ class _Display(abc.ABC):
 
     @abc.abstractmethod
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The line as it is now."""
+        """The current line."""
 
     def _begin(self, transient: bool) -> None:
-        """Draws this display in place of the one around it."""
+        """Draws this display instead of the enclosing one."""
         if _displays:
             _displays[-1]._pause()
         if self._given is None:
-            self._stream = sys.stderr  # which the display around it had replaced
+            self._stream = sys.stderr  # restored when the enclosing display was paused
         _displays.append(self)
         self._transient = transient
         self._draw()
@@ -70,15 +69,14 @@ class _Display(abc.ABC):
             get_renderable=lambda: self._fitted(console),
             console=console,
             refresh_per_second=_REFRESHES_PER_SECOND,
-            # What others print meanwhile goes above the line. The output may be a file.
+            # Other output goes above the line, unless it goes to a file.
             redirect_stdout=sys.stdout.isatty(),
         )
         self._live.start(refresh=True)
 
     def _fitted(self, console: Console) -> Self:
         """Fits the console to the current width of the terminal."""
-        with contextlib.suppress(OSError):
-            # Some terminals do not know their width.
+        with contextlib.suppress(OSError):  # some terminals do not know their width
             console.width = os.get_terminal_size(self._stream.fileno()).columns or 80
         return self
 
@@ -86,7 +84,7 @@ class _Display(abc.ABC):
 class Waiting(_Display):
     """A line such as `discorl verify: small.npz in float64  0:12`, while nothing else is drawn.
 
-    Quick commands end before it appears. On anything that is not a terminal there is none.
+    It appears only on a terminal, and only if the command is not quick.
     """
 
     def __init__(
@@ -96,7 +94,6 @@ class Waiting(_Display):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Waits for a command."""
         super().__init__(stream, clock)
         self._what = what
         self.doing = "working"
@@ -111,14 +108,13 @@ class Waiting(_Display):
             self._end()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """What is waited for, and for how long."""
         seconds = self._clock() - self._start
         line = f"{self._what}: {self.doing}  {_duration(seconds)}"
         yield Segment("" if seconds < _QUICK_SECONDS else line[: options.max_width - 1])
 
 
 def doing(what: str) -> None:
-    """Says what the command is doing, if somebody is waiting for it."""
+    """Sets the text of the `Waiting` displays."""
     for display in _displays:
         if isinstance(display, Waiting):
             display.doing = what
@@ -126,7 +122,7 @@ def doing(what: str) -> None:
 
 @contextlib.contextmanager
 def nothing_drawn() -> Iterator[None]:
-    """Leaves the terminal to the caller."""
+    """Pauses the display while the caller uses the terminal."""
     paused = _displays[-1:]
     for display in paused:
         display._pause()
@@ -140,9 +136,8 @@ def nothing_drawn() -> Iterator[None]:
 class Progress(_Display):
     """A bar such as `updates ━━━━━━ 350/1000 35%  0:28  ETA 0:53  12.3 updates/s  return 0.420`.
 
-    It is left standing at the end. On anything that is not a terminal, such as a log file, a plain
-    line is written for every tenth of the whole, at most one a minute, so that a log is neither
-    flooded nor silent for long.
+    It stays on the screen at the end. Without a terminal, as in a log file, it prints a plain line
+    for every tenth of the work, at most one per minute and at least one every ten minutes.
 
         with Progress(1000) as progress:
             for update in range(1000):
@@ -158,7 +153,6 @@ class Progress(_Display):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Starts at nothing done."""
         super().__init__(stream, clock)
         self._total = total
         self._unit = unit
@@ -166,24 +160,24 @@ class Progress(_Display):
         self._values: dict[str, float] = {}
         self._told_at = self._start
         self._told = 0  # tenths
-        self._worked = 0.0, self._start  # seconds of work, and when that was told
-        # (seconds, done) of the latest updates. The first is of the first update: what was before
-        # it, compilation above all, says nothing about the pace to expect.
+        self._worked = 0.0, self._start  # seconds of work, and the time of that report
+        # (seconds, done) of the latest updates. Time before the first one, mostly compilation, does
+        # not count for the rate.
         self._samples: deque[tuple[float, int]] = deque()
 
     def update(
         self, done: int, values: Mapping[str, float] | None = None, seconds: float | None = None
     ) -> None:
-        """Reports how much is done, over all stretches of a run; cheap enough for every update.
+        """Reports how much of the whole run is done; cheap enough for every update.
 
-        `seconds` are those of work if the run counts them, by default those since the start.
+        `seconds` of work are those since the start by default.
         """
         now = self._clock()
         self._done = done
         self._worked = (now - self._start if seconds is None else seconds), now
-        self._values = self._values | dict(values or {})  # another thread may be drawing the old
+        self._values = self._values | dict(values or {})  # another thread may be reading the old
         self._samples.append((now, done))
-        # Two at least remain, or slow updates would never have a rate.
+        # At least two samples remain, so that slow updates have a rate.
         while len(self._samples) > 2 and now - self._samples[0][0] > _WINDOW_SECONDS:
             self._samples.popleft()
         if self not in _displays:
@@ -205,7 +199,6 @@ class Progress(_Display):
             self._tell(self._clock())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The bar and the numbers, as they are now."""
         width = options.max_width - 1  # the last column makes some terminals wrap
         name, numbers = f"{self._unit} ", self._numbers(self._clock(), width - len(self._unit) - 1)
         room = min(width - len(name) - len(numbers) - 1, _BAR[1])
@@ -224,7 +217,7 @@ class Progress(_Display):
         return 10 * self._done // self._total if self._total else 10
 
     def _numbers(self, now: float, width: int = 1000) -> str:
-        """The numbers in at most `width` characters; values are dropped first, also for the bar."""
+        """The numbers in at most `width` characters; values are dropped first to make room."""
         percent = 100 * self._done // self._total if self._total else 100
         seconds, then = self._worked
         head = [f"{self._done:,}/{self._total:,} {percent}%", _duration(seconds + now - then)]

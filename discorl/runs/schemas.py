@@ -1,8 +1,8 @@
 """Untrusted JSON files: decoded, and checked against a schema before any use.
 
-A schema is a type, `[SCHEMA]` for a list, `{"name": SCHEMA, "other?": SCHEMA}` for an object with
-these names, of which others may be missing, `Each(SCHEMA)` for an object with any names, or a tuple
-of alternatives. `float` accepts integers.
+A schema is a type, `[SCHEMA]` for a list, `{"name": SCHEMA, "other?": SCHEMA}` for an object whose
+"other" is optional, `Each(SCHEMA)` for an object with any names, or a tuple of alternatives.
+`float` accepts integers.
 """
 
 import dataclasses
@@ -48,13 +48,13 @@ def read_json(path: str | os.PathLike[str], schema: Any) -> Any:
 
 
 def check(value: Any, schema: Any) -> None:
-    """Refuses a value that does not match a schema; the message names the part that differs."""
+    """Rejects a value that does not match a schema; the message names the part that differs."""
     for problem in _problems(value, schema, ""):
         raise UserError(problem)
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _problems(value: Any, schema: Any, where: str) -> Iterator[str]:

@@ -12,14 +12,14 @@ from discorl.runs.directory import Run
 from discorl.runs.metrics import Row
 from discorl.types import PyTree, UserError
 
-_VISIBLE_SECONDS = 15.0  # that a new file may take to be seen by other hosts
+_VISIBLE_SECONDS = 15.0  # until a new file must be visible to other hosts
 
 
 class SharedRun(Run):
-    """A run whose folder all processes see: process 0 writes it, and the others their arrays.
+    """A run in a folder that all processes see. Process 0 writes it; the others write their arrays.
 
-    A checkpoint is process 0's file and a part by each other process. Process 0 writes its file
-    last; that is what makes a checkpoint of the parts.
+    A checkpoint is process 0's file and a part from each other process. Process 0 writes its file
+    last, which completes the checkpoint.
     """
 
     is_shared = True
@@ -48,7 +48,7 @@ class SharedRun(Run):
             super().log(rows, table)
 
     def save(self, update: int, state: PyTree, **options: Any) -> None:
-        """See `Run.save`; every process gives the arrays that it has, or None."""
+        """See `Run.save`; every process gives its own arrays, or None."""
 
         def save_part() -> str | None:
             if self.writes or state is None:
@@ -70,7 +70,7 @@ class SharedRun(Run):
     def restore(
         self, template: PyTree, part: str = "", *, up_to: int | None = None
     ) -> tuple[int, PyTree] | None:
-        """See `Run.restore`; the tables are cut back when it returns, in all processes."""
+        """See `Run.restore`; when it returns, the tables are truncated for all processes."""
         found = super().restore(template, part, up_to=up_to)
         processes.exchange(None)
         return found
@@ -80,7 +80,7 @@ class SharedRun(Run):
 
 
 def run_class() -> type[Run]:
-    """The class of a run that all processes make or open together."""
+    """The class of a run for this number of processes."""
     return SharedRun if processes.count() > 1 else Run
 
 
@@ -90,8 +90,8 @@ def exists(path: str | os.PathLike[str]) -> bool:
 
 
 def _check_shared(path: Path) -> None:
-    """Refuses a folder that not all processes see."""
-    # By its ending, what a killed process leaves of it is removed later.
+    """Rejects a folder that some process does not see."""
+    # The suffix makes `remove_leftovers` delete it after a kill.
     mark = path / f".shared.{processes.exchange(secrets.token_hex(4))[0]}.partial"
     if processes.index() == 0:
         mark.touch()

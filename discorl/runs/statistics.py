@@ -1,9 +1,8 @@
 """Statistics of scores over runs and tasks (Agarwal et al. 2021, arXiv:2108.13264).
 
-Scores are arrays [..., runs, tasks]; the functions of scores reduce the last two axes, so that
-bootstrap samples can stand in front. Intervals come from the stratified bootstrap: runs are drawn
-anew with replacement within each task, and percentiles of the statistic are taken. They are written
-here because that needs numpy alone; they equal those of the rliable library.
+Scores are arrays [..., runs, tasks]. Statistics reduce the last two axes, so bootstrap samples can
+come first. Intervals are percentiles of the stratified bootstrap: runs are resampled with
+replacement within each task. The results equal those of the rliable library, but need only numpy.
 """
 
 import dataclasses
@@ -18,7 +17,7 @@ Statistic = Callable[..., np.ndarray]  # of one or more groups of scores
 
 CONFIDENCE = 0.95
 SAMPLES = 2000  # of the bootstrap
-_PIECE = 4_000_000  # numbers in memory at once
+_PIECE = 4_000_000  # scores in memory at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Aggregate:
     heading: str  # of a column in the terminal
     title: str  # on a page
     lower_is_better: bool = False
-    needs_scale: bool = False  # means nothing unless scores are normalised
+    needs_scale: bool = False  # meaningful only for normalised scores
 
 
 AGGREGATES = {
@@ -91,7 +90,7 @@ def probability_of_improvement(scores_x: np.ndarray, scores_y: np.ndarray) -> np
     """
     runs = scores_x.shape[-2]
     total = np.zeros(scores_x.shape[:-2])
-    for i in range(runs):  # one at a time: all pairs at once take too much memory
+    for i in range(runs):  # all pairs at once would take too much memory
         one = scores_x[..., i : i + 1, :]
         total += ((one > scores_y) + 0.5 * (one == scores_y)).mean(axis=(-2, -1))
     return total / runs
@@ -111,7 +110,7 @@ def estimate(
 ) -> Estimate:
     """A statistic of one or more groups of scores, with its bootstrap interval.
 
-    Groups are [runs, tasks, ...] of the same tasks; their runs are drawn apart.
+    Groups are [runs, tasks, ...] of the same tasks; their runs are resampled independently.
     """
     for scores in groups:
         if scores.ndim < 2 or 0 in scores.shape or not np.isfinite(scores).all():
@@ -133,9 +132,9 @@ def estimate(
 
 
 def efficiency_curve(scores: np.ndarray, *, samples: int = SAMPLES) -> Estimate:
-    """Interquartile mean at each of a number of points in time, with its interval: arrays [points].
+    """Interquartile mean at several points in time, with its interval: arrays [points].
 
-    Scores are [points, runs, tasks]. A run is drawn with its whole curve.
+    Scores are [points, runs, tasks]. A run is resampled with its whole curve.
     """
 
     def statistic(drawn: np.ndarray) -> np.ndarray:  # of [..., runs, tasks, points]

@@ -24,10 +24,10 @@ _COUNTS = ("update", "seed", STEP)  # columns of whole numbers
 
 
 class MetricsFile:
-    """A CSV file of numbers; its first line names the columns, and one of them is "update".
+    """A CSV file of numbers; its first line names the columns, one of which is "update".
 
-    Rows are appended in the order of their updates, so that going back to an update means to cut
-    the end off. Nothing here takes memory in proportion to the file, but for `columns`.
+    Rows are in the order of their updates, so going back to an update truncates the file. Only
+    `columns` needs memory in proportion to the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class MetricsFile:
         self._names: list[str] = []
         self._digest: Any = None  # of all bytes; None: not known yet
         self._size = 0
-        self.next_step = 0  # the first step, of the environment or else update, that no row has
+        self.next_step = 0  # after the last row, in environment steps or else updates
 
     def append(self, rows: Sequence[Row]) -> None:
         """Adds rows, which must have the columns of the first one."""
@@ -56,7 +56,7 @@ class MetricsFile:
                 file.write(content)
         except OSError:
             with contextlib.suppress(FileNotFoundError):
-                os.truncate(self._path, self._size)  # else the next row would continue half a line
+                os.truncate(self._path, self._size)  # remove a partial line
             raise
         self._digest.update(content)
         self._size += len(content)
@@ -79,7 +79,7 @@ class MetricsFile:
     def cut(self, update: float) -> None:
         """Drops the rows after an update, and the partial line of a killed writer.
 
-        -inf drops the names of columns, too.
+        -inf also drops the header.
         """
         self._scan(update)
         if self._path.exists() and self._path.stat().st_size != self._size:
@@ -197,12 +197,12 @@ def _whole(path: Path, number: int, cell: bytes) -> int:
 
 
 def _counts(path: Path, number: int, cells: Sequence[bytes]) -> np.ndarray:
-    """A column of whole numbers from the line of that number on."""
+    """A column of whole numbers that starts at line `number`."""
     return np.array([_whole(path, number + i, cell) for i, cell in enumerate(cells)], np.int64)
 
 
 def _numbers(path: Path, number: int, cells: Sequence[bytes]) -> np.ndarray:
-    """A column from the line of that number on."""
+    """A column that starts at line `number`."""
     with contextlib.suppress(ValueError, OverflowError):
         return np.array([int(cell) for cell in cells], np.int64)
     values = np.empty(len(cells))

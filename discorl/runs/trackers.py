@@ -1,4 +1,4 @@
-"""The interface of trackers, which follow a run, and TensorBoard's."""
+"""The interface of trackers, which follow a run, and the TensorBoard tracker."""
 
 import abc
 import contextlib
@@ -17,7 +17,7 @@ class Subject:
     """The run that a tracker follows."""
 
     name: str
-    identity: str  # the same in all stretches of the run
+    identity: str  # unique, and kept by a resume
     config: Mapping[str, Any]
     seeds: Sequence[int]  # of a training run; a discovery has none
     folder: Path | None  # the run directory, if there is one
@@ -38,8 +38,8 @@ class Tracker(abc.ABC):
     def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
         """Receives new rows of a table.
 
-        A row has numbers by name, among them "update" and, in a training run, "seed". NaN says
-        that there is nothing to report.
+        A row has numbers by name, including "update" and, in a training run, "seed". NaN means that
+        there is nothing to report.
         """
 
     def close(self) -> None:
@@ -48,10 +48,10 @@ class Tracker(abc.ABC):
 
 
 class TensorBoard(Tracker):
-    """Event files for TensorBoard, over environment steps where a row tells them.
+    """Event files for TensorBoard, over environment steps if rows have them, else over updates.
 
-    The events are written in the caller's thread: the queue of `SummaryWriter` would block forever
-    once its writing thread has met a full disk.
+    Events are written in the caller's thread, because the queue of `SummaryWriter` blocks forever
+    once its thread fails on a full disk.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +60,7 @@ class TensorBoard(Tracker):
         self._writers: dict[str, Any] = {}  # by sub-folder
 
     def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
-        """See `Tracker`; rows of a seed or an agent go to a folder of their own."""
+        """See `Tracker`; each seed or agent has its own folder."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -89,7 +89,7 @@ class TensorBoard(Tracker):
         """Closes the event files; the next row starts new ones."""
         writers, self._writers = self._writers, {}
         for writer in writers.values():
-            with contextlib.suppress(OSError):  # a full disk was reported by the append before
+            with contextlib.suppress(OSError):  # the CSV table has already reported a full disk
                 writer.close()
 
     def _writer(self, row: Row, table: str) -> Any:
@@ -108,14 +108,14 @@ class TensorBoard(Tracker):
 
 def _open_events(folder: Path) -> Any:
     """Opens a new event file in a folder."""
-    # Imported late, for it takes long and a run that is only read needs none of it.
+    # Imported late: it is slow, and only runs that are written need it.
     from tensorboardX import event_file_writer, writer
 
     folder.mkdir(parents=True, exist_ok=True)
-    # The name alone has a resolution of seconds: a quick resume would overwrite the file.
+    # The default name has a resolution of seconds, so a quick resume would overwrite the file.
     suffix = f".{time.time_ns()}"
     if writer.EventFileWriter is event_file_writer.EventFileWriter:
         return event_file_writer.EventsWriter(str(folder / "events"), suffix)
-    # Somebody has put a class in its place to learn of such folders, as wandb does with
-    # `sync_tensorboard=True`. It is told; the events are written in this thread all the same.
+    # The class has been replaced to learn of folders, as by wandb's `sync_tensorboard=True`. Making
+    # an instance notifies it; the events are still written in this thread.
     return writer.EventFileWriter(str(folder), filename_suffix=suffix)._ev_writer

@@ -1,7 +1,7 @@
 """Following a run with trackers: Weights & Biases, trackio, or any function.
 
-A run's own record is its tables in CSV files, which a resumed run reads back: `Run.log` writes them
-and has the signature of a tracker's `log`. Trackers receive the same rows and are never read.
+The record of a run is its CSV tables, written by `Run.log` and read back by a resume. Trackers
+receive the same rows and are never read.
 """
 
 import abc
@@ -21,16 +21,16 @@ from discorl.runs.metrics import PLACES, STEP, Row
 from discorl.runs.trackers import Subject, Tracker
 from discorl.types import UserError, specs
 
-PROJECT = "discorl"  # where the runs of services go unless told otherwise
-_KEYS = ("update", "seed", "agent")  # of a row: a service has other places for them
+PROJECT = "discorl"  # default project of a service
+_KEYS = ("update", "seed", "agent")  # of a row, which services do not log as metrics
 
-Log = Callable[..., None]  # takes rows and the name of their table, as `Tracker.log` does
+Log = Callable[..., None]  # takes rows and the name of their table, like `Tracker.log`
 Given = str | Tracker | Callable[[list[dict[str, float]]], None]
 Track = Given | Iterable[Given] | None  # what users give
 
 
 def make(track: Track) -> list[Tracker]:
-    """The trackers that a user asks for: names, functions and trackers, or one of these."""
+    """Makes trackers from names, functions and trackers, or from one of these."""
     single = isinstance(track, str | Tracker) or callable(track)
     wanted = [] if track is None else [track] if single else list(track)  # type: ignore[arg-type]
     return [_one(given) for given in wanted]
@@ -64,11 +64,11 @@ def following(
 ) -> Iterator[Log]:
     """Starts trackers; yields the function that logs to the run directory, if any, and to them.
 
-    Of several processes, the one that writes the run directory has the trackers.
+    Only the process that writes the run directory has trackers.
     """
     subject = Subject(name, secrets.token_hex(6), config, seeds, None)
     if run is not None:
-        # Of a file that has the time at which the run was created, so no two runs share it.
+        # The file holds the run's time of creation, so its checksum is unique.
         identity = sha256_of(run.path / versions.NAME)[:12]
         subject = Subject(run.path.resolve().name, identity, config, seeds, run.path)
     started = trackers if run is None or run.writes else ()
@@ -99,8 +99,8 @@ class Callback(Tracker):
 class Service(Tracker):
     """Weights & Biases or trackio, whose interfaces agree.
 
-    Each seed is a run of its own, and the seeds of a training run form a group. A failure of the
-    service, such as a lost connection, ends the tracking and not the training.
+    Each seed is a separate run, and the seeds of a training run form a group. A failure of the
+    service, such as a lost connection, ends the tracking but not the training.
     """
 
     package: str
@@ -120,7 +120,7 @@ class Service(Tracker):
         try:
             for seed in subject.seeds or (None,):
                 self._runs[seed] = self._open(subject, seed)
-        except Exception as error:  # whatever a service has to say
+        except Exception as error:  # of any kind, depending on the service
             self.close()
             again = f"; continue with `--resume {subject.folder}`" if subject.folder else ""
             raise UserError(
@@ -141,15 +141,15 @@ class Service(Tracker):
 
     @abc.abstractmethod
     def _arguments(self, subject: Subject, ending: str) -> dict[str, Any]:
-        """The arguments of `init` that only this service has; `ending` tells seeds apart."""
+        """The arguments of `init` specific to this service; `ending` distinguishes seeds."""
 
     def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
         try:
             for row in rows:
                 if self._runs:
                     self._log_row(self._runs[row.get("seed")], row, table)
-        except Exception as error:  # likewise
-            print(f"{self.package} failed and is left out from now on: {error}", file=sys.stderr)
+        except Exception as error:  # of any kind, depending on the service
+            print(f"{self.package} failed and is disabled from now on: {error}", file=sys.stderr)
             self._runs = {}
 
     def _log_row(self, run: Any, row: Row, table: str) -> None:
@@ -167,7 +167,7 @@ class Service(Tracker):
     def close(self) -> None:
         runs, self._runs = self._runs, {}
         for run in runs.values():
-            with contextlib.suppress(Exception):  # nothing more can be done about it
+            with contextlib.suppress(Exception):
                 run.finish()
 
 
@@ -182,8 +182,8 @@ class Wandb(Service):
         return folder | {
             "id": f"{subject.identity}{ending}",
             "name": f"{subject.name}{ending}",
-            "reinit": "create_new",  # a script may have a run of its own
-            "settings": self._module.Settings(console="off"),  # the progress bar is no log
+            "reinit": "create_new",  # the calling script may have its own run
+            "settings": self._module.Settings(console="off"),  # do not log the progress bar
         }
 
     def _open(self, subject: Subject, seed: int | None) -> Any:
@@ -193,7 +193,7 @@ class Wandb(Service):
         return run
 
     def _log_row(self, run: Any, row: Row, table: str) -> None:
-        if row["update"] >= run.step:  # else a resumed run makes again what was logged before
+        if row["update"] >= run.step:  # a resumed run repeats updates that were logged before
             super()._log_row(run, row, table)
 
 
@@ -204,7 +204,7 @@ class Trackio(Service):
     advice = "See its documentation"
 
     def _arguments(self, subject: Subject, ending: str) -> dict[str, Any]:
-        # It tells runs apart by their names, and resumes the one that has the name.
+        # trackio identifies runs by their names, and resumes a run of the same name.
         return {"name": f"{subject.name}-{subject.identity}{ending}", "embed": False}
 
 

@@ -16,7 +16,7 @@ NAME = "versions.json"
 
 
 def read_versions(folder: Path) -> dict[str, str | None]:
-    """What a run was made with."""
+    """Reads the versions of a run."""
     return read_json(folder / NAME, Each((str, type(None))))
 
 
@@ -34,7 +34,7 @@ def versions() -> dict[str, str | None]:
 
 
 def _command() -> str:
-    """The command line of this process, with its program by name alone."""
+    """The command line of this process, without the program's folder."""
     main = sys.modules["__main__"].__spec__
     if main is None:  # a script
         program = [Path(sys.argv[0]).name]
@@ -53,11 +53,11 @@ def _package_version(package: str) -> str | None:
 def _source_commit() -> str | None:
     """The commit of discorl's source tree, "-dirty" if edited since; None outside a checkout."""
     source = Path(__file__).resolve().parents[2]
-    if not (source / ".git").exists():  # installed, perhaps inside of another project's checkout
+    if not (source / ".git").exists():  # installed, perhaps inside another project's checkout
         return None
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        # Without optional locks git leaves the index alone, which someone may be working with.
+        # Without optional locks, git does not touch the index, which may be in use.
         command = ["git", "--no-optional-locks", "-C", str(source), *describe]
         found = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

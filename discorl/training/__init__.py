@@ -1,4 +1,4 @@
-"""Training agents: settings, trainers, the loop, and what it leaves."""
+"""Training agents: settings, trainers, the loop and its results."""
 
 from discorl.training.assembly import make_trainer
 from discorl.training.config import TrainConfig, configure

@@ -1,4 +1,4 @@
-"""Making trainers, from settings or from an existing run, and the directories of runs."""
+"""Makes trainers, from settings or from an existing run, and run directories."""
 
 import contextlib
 import dataclasses
@@ -38,17 +38,17 @@ def make_trainer(
     """Makes the trainer of a run.
 
     Args:
-        config: the settings; the trainer's have the rule's discount and reward scale filled in.
-        environment: an environment of your own, in place of the one that the settings name.
+        config: the settings. Those of the trainer also hold the rule's discount and reward scale.
+        environment: your own environment, instead of the one that the settings name.
         network: makes a network from the rule's outputs and the observation's shapes; by default
             the standard one.
-        rule: a rule as an object, in place of the one that the settings name.
-        rule_file: file of the rule, in place of where the settings would have it looked for.
-        programs: compiled for other runs; this one may share them, and adds its own.
+        rule: a rule as an object, instead of the one that the settings name.
+        rule_file: file of the rule; by default the rule is looked up by its name.
+        programs: cache of compiled programs, shared with other runs.
 
     Raises:
-        UserError: the environment is not what it declares to be, or a setting does not go with it
-            or with the rule.
+        UserError: the environment does not match its declaration, or a setting does not fit it or
+            the rule.
     """
     environment = envs.make(config.env if environment is None else environment)
     check_environment(environment, config.env)
@@ -63,7 +63,7 @@ def make_trainer(
         discount=built.discount,  # `ppo:discount=0.9` wins
         reward_scale=_reward_scale(config.agent, built, environment),
     )
-    # A run records what was found here: a resume must not depend on the references of its day.
+    # A run records the scale, so a resume does not depend on references that may have changed.
     config = dataclasses.replace(config, agent=agent)
     shapes = environment.num_actions, environment.observation
     eta = jax.tree.map(jnp.asarray, eta)
@@ -99,14 +99,14 @@ def _reward_scale(
 
 @contextlib.contextmanager
 def naming_user_code(trainer: Trainer) -> Iterator[None]:
-    """Says of an error whose code it may be, if it is not all discorl's own."""
+    """Turns an exception into a `UserError` if a user's code may have raised it."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
         if isinstance(error, jax.errors.JaxRuntimeError) and processes.count() > 1:
-            raise  # most likely another process is gone
+            raise  # most likely another process has died
         config, rule = trainer.config, trainer.learner.rule
         own = {f"rule {config.rule}": rule, f"environment {config.env}": trainer.environment}
         names = [name for name, x in own.items() if not _is_ours(x)]
@@ -116,7 +116,7 @@ def naming_user_code(trainer: Trainer) -> Iterator[None]:
             raise
         raise UserError(
             f"{raised('the ' + ' or the '.join(names), error)}; `discorl rules check` and `discorl "
-            "envs check` tell more"
+            "envs check` show more"
         ) from error
 
 
@@ -125,9 +125,9 @@ def _is_ours(found: object) -> bool:
 
 
 def check_environment(environment: Environment | HostEnvironment, name: str) -> None:
-    """Refuses an environment of somebody's own that is not what it declares to be.
+    """Rejects a user's environment that does not match its declaration; compiles nothing.
 
-    Nothing is compiled for that. discorl's own are left out: to trace the largest takes seconds.
+    discorl's own environments are not checked, because tracing the largest takes seconds.
     """
     if _is_ours(environment):
         return
@@ -135,12 +135,12 @@ def check_environment(environment: Environment | HostEnvironment, name: str) -> 
         if not finding.ok:
             raise UserError(
                 f"{name} breaks the contract of environments: {finding.detail}. `discorl envs "
-                "check`, or discorl.envs.conformance.check in Python, tells what else there is"
+                "check`, or discorl.envs.conformance.check in Python, lists all findings"
             )
 
 
 def check_processes(config: TrainConfig, environment: Environment | HostEnvironment) -> None:
-    """Refuses what several processes cannot train together."""
+    """Rejects settings that several processes cannot train together."""
     count = processes.count()
     if count == 1:
         return
@@ -162,7 +162,7 @@ def check_processes(config: TrainConfig, environment: Environment | HostEnvironm
 
 
 def create_run(out: str | os.PathLike[str], trainer: Trainer, **objects: Any) -> Run:
-    """Creates a run directory that records the user's own objects, with a copy of the rule."""
+    """Creates a run directory with a copy of the rule; it records which objects are the user's."""
     config = trainer.config
     own = {name: given is not None for name, given in objects.items()}
     file = None if own["rule"] else rules.find(config.rule, config.rules_path)
@@ -181,9 +181,9 @@ def load_trainer(
     rule: rules.Given | None = None,
     programs: ProgramCache | None = None,
 ) -> Trainer:
-    """Makes the trainer of an existing run again.
+    """Makes the trainer of an existing run.
 
-    Environment, network and rule have to be given again if the run was given them as objects.
+    An environment, network or rule that the run was given as an object must be given again.
     """
     run.require_kind("train")
     settings = dict(run.config)
@@ -191,8 +191,7 @@ def load_trainer(
     for name, given in (("environment", environment), ("network", network), ("rule", rule)):
         if own.get(name) and given is None:
             raise UserError(
-                f"{run.path} was made in Python with a {name} of its own: give it again, as "
-                f"`{name}=...`"
+                f"{run.path} was made in Python with its own {name}: give it again, as `{name}=...`"
             )
     config = config_of(run, TrainConfig, settings)
     kept = run.path / RULE_FILE

@@ -1,6 +1,6 @@
-"""Whether training fits into memory, found out before it is allocated.
+"""Checks that training fits into memory before anything is allocated.
 
-A state is measured by its shapes, before there is one. A program is measured by the compiler.
+The state is measured by its shapes, the program by the compiler's memory analysis.
 """
 
 import jax
@@ -14,7 +14,7 @@ from discorl.types import UserError
 
 
 def check_state(config: TrainConfig, state: TrainState) -> None:
-    """Refuses a run whose state, of all seeds, does not fit into memory."""
+    """Rejects a run whose state, summed over seeds, does not fit into memory."""
     agent = config.agent
     learner, replay = size_of(state.learner), size_of(state.replay)
     actor = size_of(state.actor)
@@ -27,21 +27,21 @@ def check_state(config: TrainConfig, state: TrainState) -> None:
     seeds = f" for each of {config.seeds} seeds" if config.seeds > 1 else ""
     if needed / config.seeds <= free:
         raise UserError(
-            f"seeds is {config.seeds}: so many agents take {needed / GIB:.1f} GiB, and "
+            f"seeds is {config.seeds}: this many agents take {needed / GIB:.1f} GiB, and "
             f"{free / GIB:.1f} GiB of memory are available: expected at most "
             f"{int(config.seeds * free / needed)}"
         )
     if replay >= max(learner, actor):
         most = max(0, int(agent.replay * (free - needed + replay) / replay))
         raise UserError(
-            f"replay is {agent.replay}: so many trajectories{seeds} take {replay / GIB:.1f} GiB, "
+            f"replay is {agent.replay}: this many trajectories{seeds} take {replay / GIB:.1f} GiB, "
             f"and {free / GIB:.1f} GiB of memory are available: keep fewer than {most}, with "
             f"`--replay N`{or_preset}"
         )
     what = (
         f"hidden is {agent.network.hidden}: the network and its optimiser{seeds} take"
         if learner >= actor
-        else f"num_envs is {agent.num_envs}: so many environments of {config.env}{seeds} take"
+        else f"num_envs is {agent.num_envs}: this many environments of {config.env}{seeds} take"
     )
     size = max(learner, actor)
     raise UserError(
@@ -51,9 +51,9 @@ def check_state(config: TrainConfig, state: TrainState) -> None:
 
 
 def check_program(config: TrainConfig, compiled: jax.stages.Compiled) -> None:
-    """Refuses a program that needs more memory, beside the state, than is available."""
+    """Rejects a program that needs more memory, beside the state, than is available."""
     found, free = compiled.memory_analysis(), memory.available()
-    needed = getattr(found, "temp_size_in_bytes", 0)  # not every backend tells
+    needed = getattr(found, "temp_size_in_bytes", 0)  # not every backend reports it
     if free is not None and needed > free:
         agent = config.agent
         raise UserError(

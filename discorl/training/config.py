@@ -18,8 +18,8 @@ DEFAULT_ENVIRONMENT = "catch"
 MOST_UPDATES = 2**31 - 1  # a state counts them in 32 bits
 MOST_EPISODES = 1_000_000  # of an evaluation
 LONGEST_CALL = 256  # updates that one call of the compiled program may make
-CALL_SECONDS = 1.0  # how long a call should take, so that progress shows and Ctrl-C is heard
-BUDGETS = ("updates", "steps", "total_timesteps")  # of which a run has one
+CALL_SECONDS = 1.0  # duration of a call, between which progress shows and Ctrl-C is handled
+BUDGETS = ("updates", "steps", "total_timesteps")  # a run has one of these
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TrainConfig:
     env: str = DEFAULT_ENVIRONMENT
     """Environment: a name, optionally with parameters (`catch:rows=8,columns=8`)."""
     preset: str = "published"
-    """Where the other settings start from."""
+    """Defaults of the other settings."""
     rules_path: str | None = None
     """Folder or file to look for the rule in first."""
     agent: AgentConfig = AgentConfig()
@@ -39,9 +39,9 @@ class TrainConfig:
     seed: int = 0
     """Seed of the run, or of the first of several."""
     seeds: int = 1
-    """How many agents to train at once, with seeds `seed`, `seed + 1`, ..."""
+    """Number of agents to train at once, with seeds `seed`, `seed + 1`, ..."""
     updates: int = 1000
-    """How many updates to make."""
+    """Number of updates."""
     log_every: int = 1
     """Updates that one row of the metrics averages over."""
     checkpoint_every: int = 200
@@ -85,16 +85,16 @@ class TrainConfig:
     def call_length(self, done: int, rate: float) -> int:
         """Updates of the next call: about a second's worth, in whole rows of metrics.
 
-        `rate` is the number of updates a second, 0 if it is not known.
+        `rate` is the number of updates per second, 0 if unknown.
         """
         every = self.log_every
-        wished = max(1, round(rate * CALL_SECONDS / every)) * every
+        wanted = max(1, round(rate * CALL_SECONDS / every)) * every
         stops = [self.checkpoint_every, *([self.eval_every] if self.eval_every else [])]
         to_stop = min(stop - done % stop for stop in stops)
-        return min(wished, LONGEST_CALL // every * every, to_stop, self.updates - done)
+        return min(wanted, LONGEST_CALL // every * every, to_stop, self.updates - done)
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings as JSON can hold them; `settings.build` reads them back."""
+        """The settings for JSON; `settings.build` reads them back."""
         return dataclasses.asdict(self)
 
 
@@ -106,7 +106,7 @@ def configure(
     config: str | os.PathLike[str] | None = None,
     **given: Any,
 ) -> TrainConfig:
-    """Puts a run's settings together: those given, the file's, the rule's recipe, the preset's.
+    """Merges the settings given, those of a file, the rule's recipe and the preset, in this order.
 
     Args:
         rule: the rule: its name or file, or an object, whose discount is then the default.
@@ -114,12 +114,11 @@ def configure(
         preset: name of the preset; by default the one that suits the environment.
         config: a TOML file with settings by flat or nested names, or an earlier run (its directory
             or its config.json).
-        **given: any other settings of `TrainConfig` and its parts by their names, such as
-            `learning_rate`; and `steps` or `total_timesteps`, a budget of environment steps, in
-            place of `updates`.
+        **given: any other settings of `TrainConfig` and its parts by name, such as `learning_rate`;
+            and `steps` or `total_timesteps`, a budget of environment steps, instead of `updates`.
 
     Raises:
-        UserError: a name or a value is not accepted.
+        UserError: a name or a value is invalid.
     """
     first = {"rule": rule, "env": env, "preset": preset}
     given |= {name: value for name, value in first.items() if value is not None}
@@ -152,7 +151,7 @@ def configure(
 
 
 def with_steps(config: TrainConfig, steps: int) -> TrainConfig:
-    """The settings with as many updates as it takes to make so many environment steps."""
+    """The settings with the number of updates that takes at least `steps` environment steps."""
     updates = math.ceil(steps / config.agent.steps_per_update)
     return dataclasses.replace(config, updates=updates)
 

@@ -28,16 +28,16 @@ class Evaluation:
     """Episodes that a trained agent played."""
 
     env: str  # name of the environment
-    update: int  # updates that the agent had learned from; of several agents, the most
+    update: int  # updates the agent had made; the maximum over several agents
     seeds: list[int]
     returns: np.ndarray  # [seeds, episodes]
     lengths: np.ndarray  # [seeds, episodes]
     unfinished: int  # episodes stopped at the limit on steps
-    films: tuple[Path, ...] = ()  # the files that were written, of those asked for
-    no_film: str | None = None  # why one of them was not written
-    reference: Reference | None = None  # the returns that make scores of 0 and 1, if known
-    # Means over finished episodes of what the environment reports of each, and what follows of
-    # them; see `HostEnvironment.episode_metrics`.
+    films: tuple[Path, ...] = ()  # the files that were written
+    no_film: str | None = None  # why a requested file was not written
+    reference: Reference | None = None  # the returns that map to scores 0 and 1, if known
+    # Means of the environment's metrics over finished episodes, and values derived from them; see
+    # `HostEnvironment.episode_metrics`.
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
@@ -83,16 +83,16 @@ def evaluate(
     """Plays trained agents.
 
     Args:
-        agent: what `discorl.train` returned, or a run directory, whose newest agents play.
+        agent: a result of `discorl.train`, or a run directory, whose newest agents play.
         episodes: how many episodes each agent plays.
         seed: seed of the episodes, unrelated to those of training.
         greedy: take the most likely action instead of a sample from the policy.
-        best: the agents that evaluations during training found best play; see `eval_every`.
+        best: use the agents that were evaluated best during training; see `eval_every`.
         film: where to write a film of an episode, a GIF or, with `discorl[mp4]`, an MP4; or
             several such files. A file that cannot be written is not an error: see
             `Evaluation.films` and `Evaluation.no_film`.
-        max_steps: after which an episode is stopped and counted as it stands; by default 10,000,
-            and 100,000 on the host, where it is checked every 32 steps.
+        max_steps: limit at which an episode is stopped and counted as it is; by default 10,000, and
+            100,000 on the host, where it is checked every 32 steps.
         environment: the environment, if the run was given one as an object.
         network: the network, likewise.
         rule: the rule, likewise.
@@ -159,22 +159,22 @@ def _agents(
 
 def _keys(seed: int) -> Key:
     """Keys of the episodes that are played and of the one that is filmed: [2]."""
-    # Far from the keys of training, which come from small integers.
+    # Independent of the keys of training.
     return jax.random.split(jax.random.fold_in(jax.random.key(seed), 0xE7A1))
 
 
 def _try_to_film(
     paths: Sequence[Path], frames: Callable[[], list[np.ndarray]]
 ) -> tuple[tuple[Path, ...], str | None]:
-    """The files that were written, and the first reason why one was not.
+    """The files that were written, and the first error.
 
-    A failure must not cost the episodes played, nor one file the other.
+    An error must lose neither the episodes played nor the other files.
     """
     if not paths:
         return (), None
     try:
         pictures = frames()
-    except Exception as error:  # whatever an environment's drawing has to say
+    except Exception as error:  # from the environment's renderer
         return (), _reason(error)
     if not pictures:
         return (), "this environment cannot be drawn"

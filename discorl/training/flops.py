@@ -13,9 +13,9 @@ _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 def flops(function: Callable, *arguments: Any) -> float:
     """FLOPs of the matrix products and convolutions of a function; everything else is ignored.
 
-    XLA counts the body of a loop once, however often it runs. Here a scan counts as often as it is
-    long; a loop of data-dependent length counts once. The function is only traced, so shapes and
-    dtypes suffice as arguments.
+    XLA counts the body of any loop once. Here the body of a scan counts once per iteration; a loop
+    of data-dependent length counts once. The function is only traced, so shapes and dtypes suffice
+    as arguments.
     """
     return _count(jax.make_jaxpr(function)(*arguments).jaxpr)
 

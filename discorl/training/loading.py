@@ -14,7 +14,7 @@ from discorl.training.selection import Best
 from discorl.training.trainer import Trainer
 from discorl.types import Params, UserError
 
-# Where the network's parameters are in a checkpoint, and the best agents.
+# Paths of the network's parameters and of the best agents in a checkpoint.
 PARAMS, BEST = ".learner.params", ".best"
 
 
@@ -28,8 +28,8 @@ def load_params(
 ) -> tuple[Trainer, int, Params]:
     """A run's trainer, the updates made, and the newest parameters of its agents.
 
-    With `best` they are those that were evaluated best; of several seeds, the updates are the most.
-    See `load_trainer` for the other arguments.
+    With `best`, the parameters are those that were evaluated best, and the updates are the maximum
+    over seeds. See `load_trainer` for the other arguments.
     """
     with Run.open(run, read_only=True) as opened:
         trainer = load_trainer(opened, environment, network, rule)
@@ -62,8 +62,8 @@ def load_agent(
     Args:
         run: directory of its training run.
         seed: which agent, if the run has several seeds; by default the first.
-        best: the agent as it was when it was evaluated best, in a run with `eval_every`; by default
-            as it was last saved.
+        best: load the agent that was evaluated best, in a run with `eval_every`; by default the
+            last one saved.
         environment: the environment, if the run was given one as an object.
         network: the network, likewise.
         rule: the rule, likewise.

@@ -70,26 +70,26 @@ def train(
     """Trains agents.
 
     Args:
-        config: all settings; or else give them one by one.
+        config: all settings; alternatively, give them one by one.
         out: the run directory to make; None keeps nothing on disk.
-        resume: a run directory to continue, in place of settings.
+        resume: a run directory to continue, instead of settings.
         accept_changes: whether to resume a run whose files were changed since it stopped.
-        resume_if_exists: if `out` holds a run already, continue it, with its own settings.
+        resume_if_exists: if `out` already holds a run, continue it with its own settings.
         start: directory of a training run whose network parameters the new run starts from. The
             optimiser and replay start fresh.
-        rule: the rule: a text that names it, or a rule of your own, with its parameters as a pair
-            (`(MyRule(), eta)`) or without, which makes new ones.
-        environment: an environment of your own, or an object with gymnax's interface, in place of
-            one by name.
+        rule: the rule: its name, or a rule of your own. A pair (`(MyRule(), eta)`) also gives its
+            parameters; without, they are initialised.
+        environment: an environment of your own, or an object with gymnax's interface, instead of
+            `env`.
         network: makes a network of your own from the rule's `OutputSpec` and the observation's
             shapes and dtypes.
         distributed: whether this is one of several processes that train one agent together, with
-            the same arguments; see `discorl.discover`. `data_parallel` is a multiple of their
-            number, and the environment is written in JAX.
+            the same arguments; see `discorl.discover`. `data_parallel` must be a multiple of their
+            number, and the environment must be written in JAX.
         track: where metrics go besides the run directory: "wandb" or "trackio", optionally with
             arguments of their `init` ("wandb:project=mine,mode=offline"), a function that is called
             with new rows as they come, a `discorl.Tracker`, or a list of these.
-        programs: those compiled in other runs, which this one may share and adds to.
+        programs: cache of compiled programs, shared with other runs.
         **settings: settings of `TrainConfig`; see `discorl.configure`.
 
     Returns:
@@ -113,7 +113,7 @@ def train(
     followers = tracking.make(track)
     compilation.enable_cache()
     if environment is not None or network is not None:
-        programs = None  # which are told apart by names
+        programs = None  # the cache identifies objects by their names in the settings
     with processes.joined(distributed), contextlib.ExitStack() as stack:
         run = None
         if resume_if_exists and out is not None and shared.exists(out):
@@ -162,11 +162,11 @@ class _Loop:
     _run: Run | None
     _template: TrainState  # shapes and dtypes of a state
     _log_rows: Log  # takes rows of metrics
-    _first: TrainState | None  # the state to begin with, if not a fresh one
+    _first: TrainState | None  # the initial state; None: a fresh one
 
     def __post_init__(self) -> None:
         self._config = config = self._trainer.config
-        # Now, while nothing can be lost.
+        # Computed first: an error here loses nothing.
         self._reference = references.of(self._trainer.environment)
         self._history, self._evaluations = History(config.seeds), History(config.seeds)
         self._best: Best | None = None
@@ -180,11 +180,11 @@ class _Loop:
             return self._finish(state, finished=True)
         stopped = False
         saved = done
-        rate = 0.0  # updates a second, as process 0 measured them
+        rate = 0.0  # updates per second, measured by process 0
         with naming_user_code(self._trainer):
             self._trainer.start(state)
         with (
-            self._trainer,  # which then stops environments on the host
+            self._trainer,  # stops host environments at the end
             Progress(config.updates) as progress,
             interrupts() as interrupted,
         ):
@@ -211,7 +211,7 @@ class _Loop:
         if restored is not None:
             done, state = restored
             try:
-                if self._evaluate_if_due(done, state):  # which failed before the run stopped
+                if self._evaluate_if_due(done, state):  # it may have failed before
                     self._save(done, state)
             except EnvironmentFailure as error:
                 raise self._give_up(done, done, state, error) from error
@@ -220,11 +220,11 @@ class _Loop:
         if self._config.eval_every:
             self._best = Best.none_yet(state.learner.params, self._config.seeds)
         if self._run is not None and self._first is not None:
-            self._save_state(0, state)  # which a resume goes back to
+            self._save_state(0, state)  # a resume may start from it
         return 0, state
 
     def _restore(self) -> tuple[int, TrainState] | None:
-        """The updates made and the state of a run that is resumed; None if it has no checkpoint."""
+        """The updates made and the state of a resumed run; None without a checkpoint."""
         if self._run is None:
             return None
         best = None
@@ -245,7 +245,7 @@ class _Loop:
     def _give_up(
         self, done: int, saved: int, state: TrainState, error: EnvironmentFailure
     ) -> EnvironmentFailure:
-        """Saves what was learned before an environment failed, and says how to continue."""
+        """Saves the run after an environment failed; the error says how to continue."""
         if done > saved:
             self._save(done, state)
         if self._run is None or not done:
@@ -257,7 +257,7 @@ class _Loop:
     def _log(
         self, done: int, count: int, metrics: Mapping[str, np.ndarray], seconds: float
     ) -> None:
-        """Logs a call of `count` updates; each is assumed to have taken equally long."""
+        """Logs a call of `count` updates, assuming that they took equally long."""
         config = self._config
         if config.seeds == 1:
             metrics = {name: values[None] for name, values in metrics.items()}
@@ -277,7 +277,7 @@ class _Loop:
         self._log_rows(rows)
 
     def _evaluate_if_due(self, done: int, state: TrainState) -> bool:
-        """Plays with the agents as they are, and keeps the best so far; False if it is not due."""
+        """Evaluates the agents and keeps the best so far; returns False if it is not due."""
         every, updates = self._config.eval_every, self._config.updates
         if self._best is None or not done or (done % every and done < updates):
             return False
@@ -298,8 +298,8 @@ class _Loop:
             if not math.isfinite(row[TOTAL_LOSS]) and row["seed"] not in self._lost:
                 self._lost.add(row["seed"])
                 print(
-                    f"seed {row['seed']}: the loss is not a finite number by update "
-                    f"{row['update']}, and will not be again; is the learning rate too high, or "
+                    f"seed {row['seed']}: the loss is not a finite number at update "
+                    f"{row['update']} and will not recover; is the learning rate too high, or "
                     f"does `discorl envs check {self._config.env}` find a mistake?",
                     file=sys.stderr,
                 )
@@ -314,14 +314,14 @@ class _Loop:
                 curves.learning_curve(self._run.curve_path, self._history.columns(), title=title)
 
     def _save_state(self, done: int, state: TrainState) -> None:
-        """Writes a checkpoint; of several processes the one that writes the run does."""
+        """Writes a checkpoint, in the process that writes the run."""
         assert self._run is not None
         checkpoint = Checkpoint.of(processes.gather(state), self._best)
         finite = finite_by_seed(checkpoint.learner.params, self._config.seeds).all()
         self._run.save(done, checkpoint if self._run.writes else None, finite=bool(finite))
 
     def _headline(self) -> dict[str, float]:
-        """Of all seeds together."""
+        """Metrics for the progress line, over all seeds."""
         shown = {"return": recent_return(self._history.columns("update", RETURN, EPISODES))}
         if self._evaluations.columns():
             assert self._best is not None

@@ -18,18 +18,18 @@ from discorl.types import Array, Key, Params, PyTree, UserError
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PolicyState:
-    """The state that a policy carries from step to step; both fields are () if it needs none."""
+    """The state that a policy carries from step to step."""
 
-    recurrent_state: PyTree  # of the network, [N, ...]
-    recent: PyTree  # `Frames`, the last frames with leaves [S, N, ...], if frames are stacked
+    recurrent_state: PyTree  # of the network, [N, ...]; () if it has none
+    recent: PyTree  # `Frames` with the last frames, leaves [S, N, ...]; () without frame stacking
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
     """Chooses the actions of a trained agent.
 
-    Observations are those of its environment: a single one, or a batch of them. A policy may be
-    called inside `jax.jit`, `jax.vmap` and `jax.lax.scan`.
+    It takes a single observation of its environment, or a batch of them. A policy may be called
+    inside `jax.jit`, `jax.vmap` and `jax.lax.scan`.
 
     Example:
         ```python
@@ -118,14 +118,14 @@ class Policy:
             the action, [] int32, or the actions, [N] int32; the next state.
 
         Raises:
-            UserError: the observation is not like those that the agent was trained on, or the mask
-                does not fit.
+            UserError: the observation differs from those of training in structure or shape, or the
+                mask does not fit.
         """
         rows, batched = self._as_batch(observation)
+        count = jax.tree.leaves(rows)[0].shape[0]
         if state is None:
-            state = self.init(jax.tree.leaves(rows)[0].shape[0])
+            state = self.init(count)
         if action_mask is not None:
-            count = jax.tree.leaves(rows)[0].shape[0]
             action_mask = self._as_mask(action_mask, count if batched else None)
         logits, state = self._step(self.params, rows, state, action_mask)
         chosen = jnp.argmax(logits, axis=-1) if key is None else jax.random.categorical(key, logits)

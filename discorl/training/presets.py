@@ -12,7 +12,7 @@ def _paper(
     unroll: int = 29,
     **settings: Any,
 ) -> dict[str, Any]:
-    """A benchmark of the paper, whose tables count replay in steps and unrolls in observations."""
+    """A benchmark of the paper; its tables count replay in steps and unrolls in observations."""
     fresh = batch - round(batch * replay_fraction)
     return {
         "steps": 50_000_000,
@@ -62,12 +62,12 @@ def _small_host(**settings: Any) -> dict[str, Any]:
     } | settings
 
 
-# `steps` is the budget in environment steps, from which the number of updates follows. The paper's
-# settings are from Oh et al., Nature 648 (2025); see `docs/reference/presets.md` for each column.
+# `steps`, the budget of environment steps, determines the number of updates. The paper's settings
+# are from Oh et al., Nature 648 (2025); see `docs/reference/presets.md` for each column.
 PRESETS: dict[str, Mapping[str, Any]] = {
-    # What the authors published with their weights: the defaults of `AgentConfig`.
+    # The settings published with Disco103's weights: the defaults of `AgentConfig`.
     "published": {"steps": 56_000},
-    # For tasks of a few numbers: seconds with a lean or hand-designed rule, a minute with others.
+    # For small vector tasks: seconds with a lean or hand-designed rule, a minute with others.
     "small": {
         "steps": 40_000,
         "num_envs": 4,
@@ -78,7 +78,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "action_hidden": (32,),
     },
     "craftax": _small(steps=1_000_000, learning_rate=3e-4),
-    # The network of MinAtar's authors, then an embedding for the heads and a small action model.
+    # The convolution of MinAtar's authors, then an MLP and a small action model.
     "minatar": _small(
         steps=2_000_000,
         torso="conv",
@@ -90,7 +90,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     "minigrid": _small(steps=500_000),
     "sokoban_small": _small(steps=1_000_000),
     "gymnasium": _small_host(steps=200_000, learning_rate=1e-3, hidden=(128, 128), frame_stack=1),
-    # DQN's convolutions: on a CPU, the residual torso takes several times as long.
+    # On a CPU, the residual torso takes several times as long as DQN's convolutions.
     "atari_small": _small_host(
         steps=2_000_000, torso="nature", filters=(32, 64, 64), hidden=(512, 128)
     ),
@@ -130,7 +130,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
 
 
 def preset_for(env: str) -> str:
-    """The preset called like the environment or its suite, `minatar` for MinAtar, or `small`."""
+    """The preset with the name of the environment or its suite; `minatar` or `small` otherwise."""
     name, _, rest = (part.strip() for part in env.partition(":"))
     item = rest.partition(",")[0].strip()
     if item.endswith("-MinAtar") or (name == "pgx" and item.startswith("minatar-")):
@@ -139,6 +139,6 @@ def preset_for(env: str) -> str:
 
 
 def small_preset(preset: str) -> str | None:
-    """The preset for a few CPU cores beside one of the paper's, if there is one."""
+    """The preset for a few CPU cores that corresponds to one of the paper's, if any."""
     small = f"{preset}_small"
     return small if small in PRESETS else None

@@ -1,4 +1,4 @@
-"""What training leaves behind, and the numbers of its table of metrics."""
+"""The result of training."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,19 +20,19 @@ from discorl.types import Params, UserError
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-    """What training leaves behind."""
+    """The trained agents and their metrics."""
 
     config: TrainConfig
     state: TrainState  # with several seeds, every leaf has a leading axis
     trainer: Trainer
-    # Columns of the table of metrics. Beyond some thousand rows, neighbouring rows are merged; the
-    # file metrics.csv has them all.
+    # Columns of the table of metrics. Long histories are shortened by merging neighbouring rows;
+    # metrics.csv has every row.
     metrics: dict[str, np.ndarray]
     path: Path | None  # the run directory
-    finished: bool  # False: stopped by the user, in `Stopped.result`; the run can be resumed
-    seconds: float  # that updates took, of all stretches; compilation apart
-    reference: Reference | None = None  # the returns that make scores of 0 and 1, if known
-    finite_checkpoint: Path | None = None  # the newest whose parameters are all finite
+    finished: bool  # False: stopped by the user (see `Stopped.result`) and resumable
+    seconds: float  # wall time of the whole run without compilation
+    reference: Reference | None = None  # the returns that map to scores 0 and 1, if known
+    finite_checkpoint: Path | None = None  # the newest with finite parameters
     # One row for each seed and evaluation during training; {} without `eval_every`.
     evaluations: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     best: Best | None = None  # the agents that were evaluated best
@@ -43,7 +43,7 @@ class TrainResult:
         return int(np.max(self.state.learner.updates))
 
     def params(self, *, best: bool = False) -> Params:
-        """Parameters of the agents, those of the last update or those that were evaluated best."""
+        """Parameters of the agents, after the last update or when they were evaluated best."""
         if not best:
             return self.state.learner.params
         if self.best is None:
@@ -55,7 +55,7 @@ class TrainResult:
 
         Args:
             seed: which agent, if there are several; by default the first.
-            best: as it was when it was evaluated best, with `eval_every`, not as it is at the end.
+            best: the agent that was evaluated best, with `eval_every`, instead of the last one.
         """
         return Policy.of(self.trainer, self.params(best=best), seed)
 

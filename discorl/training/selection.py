@@ -13,7 +13,7 @@ from discorl.training.state import TrainState
 from discorl.training.trainer import Trainer
 from discorl.types import Array, Params, UserError
 
-_KEY = 0xBE57  # apart from the keys of training and of `discorl.evaluate`
+_KEY = 0xBE57  # makes keys independent of training and of `discorl.evaluate`
 
 
 @jax.tree_util.register_dataclass
@@ -23,21 +23,21 @@ class Best:
 
     params: Params  # like the learner's: with several seeds, every leaf has a leading axis
     mean_return: Array  # [seeds] float32, of that evaluation; -inf before the first
-    update: Array  # [seeds] int32, after which it was made
+    update: Array  # [seeds] int32, of that evaluation
 
     @classmethod
     def none_yet(cls, params: Params, seeds: int) -> Self:
-        """What a run starts from."""
+        """The value before the first evaluation."""
         nothing = jnp.full(seeds, -jnp.inf, jnp.float32)
         return cls(jax.tree.map(jnp.copy, params), nothing, jnp.zeros(seeds, jnp.int32))
 
     def or_better(self, params: Params, mean_return: np.ndarray, update: int) -> Self:
-        """With the parameters of those agents that have a higher return now: [seeds]."""
+        """Replaces the agents whose return, [seeds], is now higher."""
         new = jnp.asarray(mean_return, jnp.float32)
         higher = new > self.mean_return
 
         def choose(now: Array, before: Array) -> Array:
-            """Copies, for the learner's buffers are donated to the next update."""
+            # `where` copies, as it must: the learner's buffers are donated to the next update.
             several = len(higher) > 1
             mask = higher.reshape(-1, *[1] * (now.ndim - 1)) if several else higher[0]
             return jnp.where(mask, now, before)
@@ -50,10 +50,10 @@ class Best:
         )
 
     def agents(self, whose: str = "the run") -> tuple[int, Params]:
-        """The update of the newest of these agents, and the parameters of all.
+        """The largest update of these agents, and the parameters of all.
 
         Raises:
-            UserError: no evaluation has been made, and the parameters are those of a new network.
+            UserError: no evaluation has been made yet.
         """
         if not jnp.isfinite(self.mean_return).all():
             raise UserError(f"{whose} has no best agent yet: no evaluation has been made")
@@ -63,7 +63,7 @@ class Best:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Checkpoint(TrainState):
-    """What a run saves: the state of training, and the best agents so far."""
+    """The content of a checkpoint: the state of training and the best agents so far."""
 
     best: Best | None  # None: the run does not evaluate
 
@@ -84,9 +84,9 @@ def _fields(state: TrainState) -> dict:
 def evaluate(
     trainer: Trainer, state: TrainState, update: int, best: Best
 ) -> tuple[Best, list[dict[str, float]]]:
-    """Plays episodes with the agents as they are now; returns the best and a row for each seed.
+    """Evaluates the current agents; returns the best so far and a row of metrics per seed.
 
-    The episodes depend on the seed and the update alone, so a resumed run plays the same ones.
+    The episodes depend only on the seed and the update, so a resumed run plays the same ones.
     """
     config = trainer.config
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), _KEY), update)

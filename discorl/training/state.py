@@ -20,7 +20,7 @@ class TrainState:
     """Everything that training carries from one update to the next."""
 
     learner: LearnerState
-    actor: ActorState | None  # None: the environments are on the host and are not part of it
+    actor: ActorState | None  # None: the environments are on the host
     replay: ReplayState | None  # None: on-policy
     key: Key
     steps: Array  # [] int32, environment steps taken
@@ -50,7 +50,7 @@ def add_and_sample(
 def init_replay(agent: AgentConfig, rollout_like: Trajectory) -> ReplayState:
     """Empty replay for rollouts like this one, [T, E].
 
-    With `data_parallel` every part has its own: leaves [parts, ...].
+    With `data_parallel`, every part has its own buffer: leaves [parts, ...].
     """
     parts = agent.data_parallel
     if parts == 1:

@@ -22,8 +22,8 @@ class Episodes:
     returns: np.ndarray  # [seeds, episodes]
     lengths: np.ndarray  # [seeds, episodes]
     ended: np.ndarray  # [seeds, episodes] bool, False: stopped at the limit on steps
-    # Means over the finished episodes of what the environment reports about each, and what follows
-    # from them; see `HostEnvironment.episode_metrics`.
+    # Means of the environment's metrics over finished episodes, and values derived from them; see
+    # `HostEnvironment.episode_metrics`.
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
@@ -43,7 +43,7 @@ class Trainer(abc.ABC):
     """
 
     environment: Environment | HostEnvironment
-    max_steps: int  # after which an episode that is played is stopped, unless told otherwise
+    max_steps: int  # default limit of `play`
 
     def __init__(self, config: TrainConfig, learner: Learner, eta: Params) -> None:
         """Binds settings, a learner, and parameters of its rule."""
@@ -96,7 +96,7 @@ class Trainer(abc.ABC):
             key: random key, independent of training.
             episodes: how many each agent plays.
             greedy: take the most likely action instead of a sample.
-            max_steps: after which an episode is stopped; by default the trainer's `max_steps`.
+            max_steps: limit at which an episode is stopped; by default the trainer's `max_steps`.
         """
 
     @abc.abstractmethod

@@ -14,10 +14,10 @@ from discorl.types import UserError
 
 
 def start_from(trainer: Trainer, path: str | os.PathLike[str]) -> TrainState:
-    """A fresh state with the network's newest parameters of another run.
+    """A fresh state with the newest network parameters of another run.
 
     The target network starts from them, too. Optimiser, replay and the rule's state are fresh. The
-    other run has as many seeds as the new one, or a single one that all start from.
+    other run must have as many seeds as the new one, or a single one, from which all start.
     """
     state, wanted = trainer.init(), trainer.config.seeds
     with Run.open(path, read_only=True) as run:

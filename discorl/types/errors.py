@@ -1,4 +1,4 @@
-"""The errors that are told in one line."""
+"""Errors that are reported in one line."""
 
 
 class UserError(Exception):
@@ -6,4 +6,4 @@ class UserError(Exception):
 
 
 class PassingError(UserError):
-    """A failure that may not happen again at the next try, such as a game that crashed."""
+    """A transient failure that a retry may avoid, such as a crashed game."""

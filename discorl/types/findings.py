@@ -12,7 +12,7 @@ class Finding:
     """The result of one check."""
 
     check: str
-    ok: bool  # nothing is wrong; also if nothing could be checked
+    ok: bool  # also true if nothing could be checked
     detail: str
     checked: bool = True
 

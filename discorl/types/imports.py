@@ -1,6 +1,6 @@
 """Objects that discorl does not ship: `package.module:name`, and entry points of packages.
 
-Whatever somebody's module raises becomes a `UserError` that names it.
+Any exception raised by third-party code becomes a `UserError` that names the source.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from typing import Any
 from discorl.types import specs
 from discorl.types.errors import UserError
 
-ANYTHING = (Exception, SystemExit, GeneratorExit)  # that somebody's code may raise
+ANYTHING = (Exception, SystemExit, GeneratorExit)  # what third-party code may raise
 _MOST_SHOWN = 10
 
 
@@ -25,18 +25,18 @@ _MOST_SHOWN = 10
 
 
 def found(spec: specs.Spec) -> bool:
-    """Whether a text reads like `package.module:name` and there is such a module."""
+    """Whether a spec reads as `package.module:name` and the module exists."""
     parts = spec.name.split(".")
     if spec.item is None or not all(part.isidentifier() for part in [*parts, spec.item]):
         return False
     look_here()
     try:
         return importlib.util.find_spec(spec.name) is not None
-    except ValueError:  # it is loaded, and not from a file: `__main__`
+    except ValueError:  # loaded, but not from a file: `__main__`
         return True
     except ANYTHING as error:
-        above = [".".join(parts[: i + 1]) for i in range(len(parts))]
-        if isinstance(error, ModuleNotFoundError) and error.name in above:
+        packages = [".".join(parts[: i + 1]) for i in range(len(parts))]
+        if isinstance(error, ModuleNotFoundError) and error.name in packages:
             return False
         raise not_imported(spec.name, error) from error
 
@@ -55,7 +55,7 @@ def load(spec: specs.Spec) -> Callable[..., Any]:
 
 
 def call(factory: Callable[..., Any], text: str, parameters: dict[str, specs.Value]) -> Any:
-    """Calls somebody's function or class, `text` in messages, with parameters that a user wrote."""
+    """Calls a third-party function or class with a user's parameters; messages call it `text`."""
     try:
         return specs.build(factory, specs.Spec(text, None, parameters))
     except UserError:
@@ -68,13 +68,13 @@ def not_imported(module: str, error: BaseException) -> UserError:
     """The error for a module that raised."""
     advice = ""
     if isinstance(error, SystemExit):
-        advice = '; what only a script should do belongs under `if __name__ == "__main__":`'
+        advice = '; put script code under `if __name__ == "__main__":`'
     reason = f"{type(error).__name__}: {error}"
     return UserError(f"{module} cannot be imported: it raised {reason}{advice}")
 
 
 def no_module(kind: str, text: str, spec: specs.Spec) -> UserError | None:
-    """The error for a text that reads like `package.module:name`; None for any other text."""
+    """The error for a text that reads as `package.module:name`; None for any other text."""
     if "." not in spec.name or spec.item is None:
         return None
     return UserError(
@@ -84,14 +84,14 @@ def no_module(kind: str, text: str, spec: specs.Spec) -> UserError | None:
 
 
 def look_here() -> None:
-    """Lets modules in the current folder be found, as `python -m` does and a script does not."""
+    """Adds the current folder to the module path, as `python -m` does and a script does not."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
 
 
 def _known(module: ModuleType, item: str) -> str:
-    """The module's own functions and classes, those first that read most like an item."""
+    """Lists the module's own functions and classes, the closest match to `item` first."""
     package = module.__name__.partition(".")[0]
     names = [
         name
@@ -110,10 +110,10 @@ def _known(module: ModuleType, item: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Plugin:
-    """What an installed package offers under a name; nothing is imported until `load`."""
+    """An entry point of an installed package; `load` imports it."""
 
     name: str
-    package: str  # the distribution that offers it
+    package: str  # its distribution
     licence: str  # of that distribution; empty if it does not say
     entry: metadata.EntryPoint
 
@@ -129,12 +129,12 @@ class Plugin:
 
 
 def plugins(group: str) -> dict[str, Plugin]:
-    """What installed packages offer in a group of entry points, by name.
+    """The entry points of a group, by name.
 
-    If two packages offer the same name, the alphabetically first package wins.
+    If two packages register the same name, the alphabetically first package wins.
     """
-    offered = [_plugin(entry) for entry in metadata.entry_points(group=group)]
-    ordered = sorted(offered, key=lambda plugin: plugin.package, reverse=True)
+    registered = [_plugin(entry) for entry in metadata.entry_points(group=group)]
+    ordered = sorted(registered, key=lambda plugin: plugin.package, reverse=True)
     by_name = {plugin.name: plugin for plugin in ordered}
     return {name: by_name[name] for name in sorted(by_name)}
 

@@ -1,11 +1,11 @@
 """Settings in nested frozen dataclasses, by flat names.
 
-The names of settings are unique across the parts of a configuration, so that a setting needs no
-path: `replace(config, learning_rate=1e-3)` finds `config.agent.optimiser.learning_rate`. Names may
-also be given nested, as TOML and JSON files show them: `{"agent": {"optimiser": {...}}}`.
+The names of settings are unique across the parts of a configuration, so a setting needs no path:
+`replace(config, learning_rate=1e-3)` finds `config.agent.optimiser.learning_rate`. Names may also
+be nested, as in TOML and JSON files: `{"agent": {"optimiser": {...}}}`.
 
-A configuration may list what other libraries call its settings, in a class variable `other_names`:
-they are not accepted, but a message names ours.
+A configuration may list other libraries' names for its settings in a class variable `other_names`.
+They are rejected with a message that suggests ours.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ def names(kind: type) -> tuple[str, ...]:
 
 
 def other_names(kind: type) -> dict[str, str]:
-    """What other libraries call settings, and what they are called here."""
+    """Other libraries' names for settings, mapped to ours."""
     found = dict(getattr(kind, "other_names", {}))
     for part in parts(kind).values():
         found |= other_names(part)
@@ -61,7 +61,7 @@ def flatten(kind: type, values: Any, where: str = "") -> dict[str, Any]:
         part = parts(kind).get(name)
         if part is None:
             require_known(kind, name, where)
-            # Files have lists, where configurations have tuples.
+            # Files have lists where configurations have tuples.
             inner = {name: tuple(value) if isinstance(value, list) else value}
         else:
             inner = flatten(part, value, f"{where}{name}: ")
@@ -73,7 +73,7 @@ def flatten(kind: type, values: Any, where: str = "") -> dict[str, Any]:
 
 
 def require_known(kind: type, name: str, where: str = "") -> None:
-    """Refuses a name that is no setting; the message names the nearest one."""
+    """Rejects an unknown setting; the message suggests the nearest one."""
     if name in names(kind):
         return
     ours = other_names(kind).get(name)
@@ -83,12 +83,12 @@ def require_known(kind: type, name: str, where: str = "") -> None:
 
 
 def build(kind: type[Config], values: Mapping[str, Any], where: str = "") -> Config:
-    """A configuration from settings by flat or nested names; the others keep their defaults."""
+    """Makes a configuration from flat or nested settings; others keep their defaults."""
     return replace(kind(), **flatten(kind, values, where))
 
 
 def replace(config: Config, **flat: Any) -> Config:
-    """The configuration with other values of some settings, by flat names."""
+    """Changes some settings of a configuration, by flat names."""
     kind: type = type(config)
     for name in flat:
         require_known(kind, name)
@@ -104,7 +104,7 @@ def replace(config: Config, **flat: Any) -> Config:
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
-    """Refuses what is no text, path or truth value where one belongs; numbers check themselves."""
+    """Checks booleans and texts; configurations check their own numbers."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     kinds = typing.get_args(hint) if union else (hint,)
     if value is None and type(None) in kinds:

@@ -1,4 +1,4 @@
-"""Short texts that name a thing and its settings: `catch:rows=8,columns=8` or `ppo:epochs=4`.
+"""Specs: a name and its settings as short text, `catch:rows=8,columns=8` or `ppo:epochs=4`.
 
 The grammar is `NAME[:[ITEM][,KEY=VALUE]...]`. An item picks one thing out of a suite, as in
 `atari:Pong,size=64`; it holds no `=` and no comma. A value may be a range, `LOW..HIGH`, where a
@@ -21,7 +21,7 @@ Number = TypeVar("Number", bound=float)
 
 
 class Range(NamedTuple, Generic[Number]):
-    """The numbers from `low` to `high`, both included; a single one if the two are equal."""
+    """The numbers from `low` to `high`, both included; a single number if they are equal."""
 
     low: Number
     high: Number
@@ -46,7 +46,7 @@ class Spec:
 
 
 def parse(text: str) -> Spec:
-    """Reads a text such as `catch`, `catch:rows=8,columns=8` or `suite:item,key=value`.
+    """Parses a text such as `catch`, `catch:rows=8,columns=8` or `suite:item,key=value`.
 
     Whitespace around the parts is ignored. A value is an integer, a float, `true`, `false` or a
     `Range` of finite numbers if it reads as one, and otherwise a string.
@@ -100,7 +100,7 @@ def _parse_number(text: str) -> int | float | None:
             number = kind(text)
         except ValueError:
             continue
-        return number if abs(number) < 2**1023 else float(text)  # infinite, if an integer
+        return number if abs(number) < 2**1023 else float(text)  # huge integers become infinite
     return None
 
 
@@ -117,7 +117,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuses names that do not exist; the message names the nearest that does, and all."""
+    """Rejects unknown names; the message suggests the nearest choice and lists all."""
     choices = list(known)
     for name in names:
         if name not in choices:
@@ -128,10 +128,10 @@ def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None
 
 
 def build(constructor: Callable[..., Built], spec: Spec) -> Built:
-    """Calls a constructor, whose parameters are annotated, with the parameters of a spec.
+    """Calls a constructor with annotated parameters on the parameters of a spec.
 
-    The spec's item becomes the argument `item`; a constructor without one takes no item. Further
-    parameters are passed to `**parameters` if the constructor has them.
+    The spec's item becomes the argument `item`; a constructor without one takes no item. Unknown
+    parameters go to `**parameters` if the constructor has them.
     """
     signature = inspect.signature(constructor, eval_str=True).parameters
     settable = {
@@ -139,7 +139,7 @@ def build(constructor: Callable[..., Built], spec: Spec) -> Built:
         for name, parameter in signature.items()
         if name != "item"
         and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        and not dataclasses.is_dataclass(parameter.annotation)  # no text can be one
+        and not dataclasses.is_dataclass(parameter.annotation)  # cannot be written as text
     }
     _check_item(spec, signature.get("item"))
     is_open = any(parameter.kind == parameter.VAR_KEYWORD for parameter in signature.values())

@@ -15,7 +15,7 @@ Array = jax.Array
 PyTree = Any
 Params = Any  # nested containers of arrays
 Key = jax.Array
-Outputs = dict[str, Array]  # what a network says, by the name of the output
+Outputs = dict[str, Array]  # outputs of a network, by name
 Metrics = dict[str, Array]  # scalars to log, by name
 
 
@@ -29,7 +29,7 @@ class Trajectory:
     true last one of the cut episode, because the return bootstraps from its value. The step taken
     there is a *filler*: it is never learned from, and the next episode begins one step later.
     Environments on the host may need a filler after a termination, too. The terminated step is then
-    marked as truncated as well.
+    also marked as truncated.
 
     `filler` and `mask` are independent. Fillers record how experience was collected: they separate
     episodes, and recurrent state is reset after them. The mask is for the code that builds the
@@ -46,7 +46,7 @@ class Trajectory:
     filler: Array | None = None
     mask: Array | None = None  # [T, B], 0 excludes step t from the loss; None: all ones
     recurrent_state: PyTree = ()  # [1, B, ...], of the network, before observation[0]
-    action_mask: Array | None = None  # [T+1, B, A] bool, legal at observation[t]; None: all are
+    action_mask: Array | None = None  # [T+1, B, A] bool, legal at observation[t]; None: all legal
 
     def fillers(self) -> Array:
         """Steps that stand in for a reset: [T, B] bool."""
@@ -63,10 +63,10 @@ class Trajectory:
         return terminated if self.truncated is None else terminated | self.truncated.astype(bool)
 
     def begins(self) -> Array:
-        """Time steps at which an episode begins, except for the first one: [T+1, B] bool.
+        """Time steps after the first at which an episode begins: [T+1, B] bool.
 
         Recurrent state is reset there. The last observation of a truncated episode does not count:
-        it belongs to the previous episode, and its value is bootstrapped from.
+        it belongs to the previous episode, which bootstraps from its value.
         """
         begins = self.fillers()
         ended = self.terminated.astype(bool)
@@ -74,10 +74,10 @@ class Trajectory:
         return jnp.concatenate([jnp.zeros_like(begins[:1]), begins])
 
     def legal(self, moments: slice = slice(None)) -> Array | None:
-        """Legal actions at all or some of the T+1 moments, [T+1, B, A] bool; None: all, always.
+        """Legal actions at all or some of the T+1 moments, [T+1, B, A] bool; None: no masks.
 
-        At the last observation of an episode, an environment may permit nothing. All actions count
-        as legal there.
+        An environment may mask every action at the last observation of an episode. All actions
+        count as legal there.
         """
         if self.action_mask is None:
             return None
@@ -98,5 +98,5 @@ class OutputSpec:
     """
 
     num_actions: int
-    state: dict[str, tuple[int, ...]]  # holds what `Rule.policy` reads
+    state: dict[str, tuple[int, ...]]  # includes what `Rule.policy` reads
     action: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Checks of settings and arguments, all with one form of message: `NAME is VALUE; expected ...`.
 
-The functions check a value and return it as a plain `int`, `float` or `tuple`, which JSON can hold
-whatever NumPy type it had. `Fields` does the same for the fields of a frozen dataclass:
+The functions check a value and return it as a plain `int`, `float` or `tuple`, which JSON can
+store. `Fields` does the same for the fields of a frozen dataclass:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 from discorl.types.errors import UserError
 from discorl.types.specs import Range
 
-MOST_INTEGER = MOST_SEED = 2**31 - 1  # what JAX counts with
-LEAST_NUMBER, MOST_NUMBER = 1e-45, 3.4e38  # what float32 can hold
+MOST_INTEGER = MOST_SEED = 2**31 - 1  # of int32, JAX's default
+LEAST_NUMBER, MOST_NUMBER = 1e-45, 3.4e38  # of float32
 
 
 def refuse(name: str, value: Any, accepted: str, owner: str = "") -> NoReturn:
@@ -34,7 +34,7 @@ def refuse(name: str, value: Any, accepted: str, owner: str = "") -> NoReturn:
 def integer(
     name: str, value: Any, *, least: float = -math.inf, most: float = math.inf, owner: str = ""
 ) -> int:
-    """An integer within bounds; booleans and floats are refused."""
+    """An integer within bounds; booleans and floats are rejected."""
     if not _is_integer(value):
         refuse(name, value, "an integer", owner)
     if not least <= value <= most:
@@ -54,12 +54,12 @@ def number(
     below: float = math.inf,
     owner: str = "",
 ) -> float:
-    """A finite number within bounds, of which `above` and `below` are exclusive."""
+    """A finite number within bounds; `above` and `below` are exclusive."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         refuse(name, value, "a number", owner)
     try:
         plain = float(value)
-    except OverflowError:  # of an integer
+    except OverflowError:  # a huge integer
         refuse(name, value, _bounds(least, most, above, below), owner)
     within = least <= plain <= most and above < plain < below
     held = math.isfinite(plain) and abs(plain) <= MOST_NUMBER
@@ -71,7 +71,7 @@ def number(
 def integers(
     name: str, value: Any, *, least: float = -math.inf, empty: bool = True, owner: str = ""
 ) -> tuple[int, ...]:
-    """Integers of at least `least`, from a sequence or a single one."""
+    """Integers of at least `least`, from a sequence or a single integer."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     fits = all(_is_integer(x) and least <= x <= MOST_INTEGER for x in values)
     if not fits or not (values or empty):
@@ -87,13 +87,13 @@ def choice(name: str, value: Any, choices: Sequence[str], owner: str = "") -> st
 
 
 class Fields:
-    """Checks the fields of a frozen dataclass and sets them to what the checks return."""
+    """Checks the fields of a frozen dataclass and sets them to what the checks return.
+
+    Used in `__post_init__`; messages call the dataclass `owner`. A field whose default is a `Range`
+    may also be given as a pair or a single number.
+    """
 
     def __init__(self, config: Any, owner: str = "") -> None:
-        """For the `__post_init__` of a dataclass; `owner` is what messages call it.
-
-        A field whose default is a `Range` may also be given as a pair or a single number.
-        """
         self._config, self._owner = config, owner
         for field in dataclasses.fields(config):
             value = getattr(config, field.name)
@@ -106,12 +106,12 @@ class Fields:
         object.__setattr__(self._config, name, value)
 
     def integer(self, *names: str, **bounds: float) -> None:
-        """See `integer`, also for the bounds; of a `Range`, both ends have to fit."""
+        """See `integer`, also for the bounds; both ends of a `Range` must fit."""
         for name in names:
             self._set(name, self._check(integer, name, **bounds))
 
     def number(self, *names: str, **bounds: float) -> None:
-        """See `number`; of a `Range`, both ends have to fit."""
+        """See `number`; both ends of a `Range` must fit."""
         for name in names:
             self._set(name, self._check(number, name, **bounds))
 
@@ -124,19 +124,19 @@ class Fields:
         choice(name, getattr(self._config, name), choices, self._owner)
 
     def truth(self, *names: str) -> None:
-        """Refuses fields that are neither true nor false."""
+        """Rejects fields that are not booleans."""
         for name in names:
             self.require(isinstance(getattr(self._config, name), bool), name, "true or false")
 
     def text(self, *names: str, empty: bool = False) -> None:
-        """Refuses fields that are no text."""
+        """Rejects fields that are not text."""
         for name in names:
             value = getattr(self._config, name)
             fits = isinstance(value, str) and (bool(value) or empty) and "\0" not in value
             self.require(fits, name, "a text")
 
     def require(self, holds: bool, name: str, accepted: str) -> None:
-        """Refuses the value of a field unless a condition holds."""
+        """Rejects the value of a field unless a condition holds."""
         if not holds:
             refuse(name, getattr(self._config, name), accepted, self._owner)
 

@@ -1,7 +1,7 @@
-"""Checks that an environment keeps its contract, for the suites' adapters and for your own.
+"""Checks that an environment keeps its contract, for the suites' adapters and users' environments.
 
-The checker plays random actions. It compares what it sees with what was declared, with a second
-run of the same episodes, and with a single environment stepped by hand.
+The checker plays random actions. It compares the results with the declaration, with a second run of
+the same episodes, and with a single environment stepped by hand.
 """
 
 from numbers import Integral
@@ -22,8 +22,8 @@ def check(
 ) -> list[Finding]:
     """Checks an environment against its contract: `count` environments for `steps` steps.
 
-    A failed check ends the list if later checks depend on it. Exceptions of the environment become
-    findings, too.
+    Stops at a failed check that later ones depend on. An exception of the environment is a failed
+    check.
     """
     findings = check_declaration(environment)
     if not all(finding.ok for finding in findings):
@@ -37,7 +37,7 @@ def check_declaration(environment: Environment | HostEnvironment) -> list[Findin
     """Runs the checks that need neither compilation nor play."""
     try:
         declared = _declaration(environment)
-    except Exception as error:  # of a property
+    except Exception as error:  # raised by a property
         return [Finding("declaration", False, raised("it", error))]
     if not declared.ok or not isinstance(environment, Environment):
         return [declared]

@@ -14,16 +14,18 @@ class Failed(Exception):
 
 
 class Caller:
-    """Makes calls in its own thread, one after the other, as training does."""
+    """Makes calls one after the other in its own thread, like training.
+
+    A call counts as hung after `timeout` seconds.
+    """
 
     def __init__(self, timeout: float, count: int, seed: int) -> None:
-        """Starts the thread; a call counts as hung after `timeout` seconds."""
         self._timeout, self._seeds = timeout, seeds_from(seed, count)
         self._close: Callable[[], object] | None = None
         self._hung = False
         self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-        # A daemon, so that an environment that hangs cannot keep the process.
+        # A daemon, so that a hanging environment cannot keep the process alive.
         threading.Thread(target=self._serve, daemon=True).start()
 
     def call(self, name: str, function: Callable[[], Any], step: int | None = None) -> Any:
@@ -59,7 +61,7 @@ class Caller:
                 self.call("close", self._close)
         except Failed:
             if exception[0] is None:
-                raise  # otherwise what happened before is worth more
+                raise  # otherwise the earlier exception matters more
         finally:
             self._calls.put(None)
 

@@ -1,4 +1,4 @@
-"""How checks compare what environments return."""
+"""Comparisons of the values that environments return."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 from discorl.types import PyTree
 from discorl.types.findings import Finding, judge
 
-TOLERANCE = 1e-5  # of floats: programs for one and for many environments round differently
+TOLERANCE = 1e-5  # of floats; programs for one and for many environments round differently
 
 
 def at(tree: PyTree, *index: Any) -> PyTree:
@@ -27,13 +27,13 @@ def same(check: str, found: PyTree, expected: PyTree, detail: str) -> Finding:
     """Whether the two are bitwise equal."""
     leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
     equal = all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in leaves)
-    return Finding(check, equal, detail if equal else f"it is not so that {detail}")
+    return Finding(check, equal, detail if equal else f"it is not true that {detail}")
 
 
 def legal_actions(mask: np.ndarray, acting: np.ndarray) -> Finding:
     """Whether some action is legal wherever one is taken.
 
-    The mask is [..., A] bool; `acting`, [...] bool, tells where an episode goes on.
+    The mask is [..., A] bool; `acting`, [...] bool, marks steps before an episode's end.
     """
     legal = mask[acting].sum(axis=-1)
     stuck = (legal == 0).sum()

@@ -37,7 +37,7 @@ def _findings(environment: HostEnvironment, steps: int, count: int, seed: int) -
     if environment.deterministic:
         findings += _repeated(environment, (first, played, masks), count, seed)
     else:
-        why = "it is declared that the same seed may give other episodes"
+        why = "the environment declares that the same seed may give different episodes"
         findings += [not_checked(check, why) for check in ("determinism", "by hand")]
     return [*findings, _ends(played)]
 
@@ -98,7 +98,7 @@ def _mask(environment: HostEnvironment, vector: HostVector, count: int) -> np.nd
 
 
 def _draw(generator: np.random.Generator, legal: np.ndarray) -> int:
-    """A random action; a legal one, if any is."""
+    """A random legal action; any action if none is legal."""
     actions = np.flatnonzero(legal) if legal.any() else np.arange(len(legal))
     return int(actions[generator.integers(len(actions))])
 
@@ -150,10 +150,10 @@ def _ends(played: list[HostStep]) -> Finding:
     broken = {
         "an episode is both terminated and truncated": terminated & truncated,
         "a truncated episode does not show its last observation": truncated & first,
-        "an episode begins before the one before has ended": (
+        "an episode begins before the previous one has ended": (
             first[1:] & ~terminated[1:] & ~awaiting
         ),
-        "after an end no episode begins": awaiting & ~first[1:],
+        "no episode begins after an end": awaiting & ~first[1:],
         "the step that begins an episode has a reward or an end": (
             awaiting & ((reward[1:] != 0) | terminated[1:] | truncated[1:])
         ),

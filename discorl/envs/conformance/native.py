@@ -27,7 +27,7 @@ class _Failed(Exception):
 def _call(name: str, function: Any, *arguments: Any) -> Any:
     try:
         return function(*arguments)
-    except Exception as error:  # whatever there is in somebody's environment
+    except Exception as error:  # raised by the environment
         raise _Failed(raised(name, error)) from error
 
 
@@ -61,11 +61,13 @@ def _types(environment: Environment) -> Finding:
     key, scalar = jax.random.key(0), jax.ShapeDtypeStruct((), jnp.int32)
     begun = _call("reset", jax.eval_shape, environment.reset, key)
     if not isinstance(begun, tuple) or len(begun) != 2:
-        return Finding("types", False, f"reset returned {_kind(begun)}; {_PAIRS['reset']}")
+        expected = "expected a state and an observation"
+        return Finding("types", False, f"reset returned {_kind(begun)}; {expected}")
     state, first = begun
     done = _call("step", jax.eval_shape, environment.step, state, scalar, key)
     if not isinstance(done, tuple) or len(done) != 2 or not isinstance(done[1], Step):
-        return Finding("types", False, f"step returned {_kind(done)}; {_PAIRS['step']}")
+        expected = "expected a state and a discorl.envs.Step"
+        return Finding("types", False, f"step returned {_kind(done)}; {expected}")
     following, step = done
     mask = _call("action_mask", jax.eval_shape, environment.action_mask, state)
     expected_mask = mask and jax.ShapeDtypeStruct((environment.num_actions,), bool)
@@ -80,12 +82,6 @@ def _types(environment: Environment) -> Finding:
         *mismatch("action_mask", mask, expected_mask),
     ]
     return judge("types", problems, "reset and step return what is declared")
-
-
-_PAIRS = {
-    "reset": "expected a state and an observation",
-    "step": "expected a state and a discorl.envs.Step",
-}
 
 
 def _kind(found: Any) -> str:
@@ -104,7 +100,7 @@ def _keys(key: Key, index: Any, time: Any) -> tuple[Key, Key]:
 
 
 def _choose(environment: Environment, mask: Array | None, key: Key) -> Array:
-    """A random action; a legal one, if any is."""
+    """A random legal action; any action if none is legal."""
     if mask is None:
         return jax.random.randint(key, (), 0, environment.num_actions)
     return jax.random.categorical(key, jnp.where(mask | ~mask.any(), 0.0, -jnp.inf))
@@ -116,7 +112,7 @@ def _play_many(
     """Random actions from fresh starts: first observations [E, ...] and steps [E, T, ...].
 
     Also returns the action masks before the steps, [E, T, A], if there are any. Nothing is reset;
-    whatever follows the end of an episode is ignored.
+    steps after the end of an episode are ignored.
     """
 
     def play(index: Any) -> tuple[PyTree, Step, Array | None]:
@@ -158,7 +154,7 @@ def _ends(first: PyTree, step: Step) -> Finding:
     over = step.terminated | step.truncated
     if not over.any():
         return not_checked("ends", f"no episode ended within {steps} steps of random play")
-    last = np.cumsum(over, axis=1) * over == 1  # the first end of each
+    last = np.cumsum(over, axis=1) * over == 1  # the first end in each environment
     terminated = (step.terminated & last).sum()
     detail = f"of {count} episodes {terminated} terminated and {last.sum() - terminated} were "
     problem = (
@@ -173,7 +169,7 @@ def _ends(first: PyTree, step: Step) -> Finding:
 
 
 def _resets_itself(first: PyTree, step: Step) -> bool:
-    """Whether observations that start episodes also end all of them, and appear nowhere else."""
+    """Whether all episodes end with first observations, which appear nowhere within episodes."""
     starts = {_bytes(first, i) for i in range(step.reward.shape[0])}
     last, middle = [], []
     for index, ends in enumerate(step.terminated | step.truncated):

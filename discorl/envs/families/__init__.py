@@ -1,8 +1,8 @@
-"""Families of small tasks, to discover rules on and to try them on tasks held out.
+"""Families of small tasks, to discover rules on and to test them on held-out tasks.
 
-A family by text gives its static sizes and the ranges that its members are drawn from,
-`grid:size=7,objects=3,respawn=0.0..0.5`; one of its members also has a seed and a split,
-`grid:size=7,objects=3,seed=12,split=held_out`, and is an environment like any other.
+The text of a family gives its static sizes and the ranges that its members are drawn from,
+`grid:size=7,objects=3,respawn=0.0..0.5`. A member, which is an environment like any other, also has
+a seed and a split, `grid:size=7,objects=3,seed=12,split=held_out`.
 """
 
 import inspect
@@ -73,7 +73,7 @@ def build(spec: specs.Spec) -> Family:
 
 
 def ranges_of_sizes(spec: specs.Spec) -> dict[str, specs.Range]:
-    """The ranges that a spec gives for static sizes, of which a family has one each."""
+    """The ranges that a spec gives for static sizes."""
     settings = inspect.signature(REGISTRY[spec.name]).parameters
     return {
         name: value
@@ -86,15 +86,15 @@ def refuse_ranges_of_sizes(spec: specs.Spec) -> None:
     """Raises a `UserError` for the first range of sizes, if there is any."""
     for name, value in ranges_of_sizes(spec).items():
         raise UserError(
-            f"{name}={value} is a range of sizes, over which `discorl discover --envs` alone "
-            f"spreads its agents; expected one size, such as {spec.name}:{name}={value.low}"
+            f"{name}={value} is a range of sizes, which only `discorl discover --envs` accepts; "
+            f"expected one size, such as {spec.name}:{name}={value.low}"
         )
 
 
 class MemberConstructor:
     """Builds one member of a family from the family's settings, a seed and a split.
 
-    Its signature is the family's with `seed` and `split` added, so that texts can name them.
+    Its signature is the family's with `seed` and `split` added, so that specs can set them.
     """
 
     def __init__(self, family: type[Family]) -> None:

@@ -1,4 +1,4 @@
-"""Contextual bandits: which arm pays depends on what is seen."""
+"""Contextual bandits: the best arm depends on the observation."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ _LARGEST_REWARD = 100.0
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class BanditParameters:
-    """What the arms pay."""
+    """The rewards of the arms."""
 
     means: Array  # [contexts, arms] float32
     deviation: Array  # [] float32, standard deviation of the normal noise on every reward
@@ -33,13 +33,13 @@ class BanditParameters:
 
 @dataclasses.dataclass(frozen=True)
 class Bandit(PlaceFamily[BanditParameters]):
-    """An episode is `pulls` pulls, each in a context drawn afresh; then it terminates.
+    """An episode is `pulls` pulls, each in a newly drawn context; then it terminates.
 
-    The observation is the context, one-hot, followed by `distractors` normal random numbers that
-    mean nothing: [contexts + distractors] float32.
+    The observation is the context, one-hot, followed by `distractors` meaningless normal random
+    numbers: [contexts + distractors] float32.
 
-    Every (context, arm) has a mean reward: from `best` for the context's best arm, from `others`,
-    which is below, for the others. The noise's standard deviation is from `noise`.
+    Every (context, arm) has a mean reward: from `best` for the context's best arm, and from
+    `others`, which lies below, for the others. The noise's standard deviation is from `noise`.
 
     Splits: the indices of the best arms sum to an even number over the contexts in train members
     and to an odd one in held-out members, so the best arm differs in some context.
@@ -60,7 +60,7 @@ class Bandit(PlaceFamily[BanditParameters]):
         fields.integer("distractors", least=0)
         fields.number("best", "others", least=-_LARGEST_REWARD, most=_LARGEST_REWARD)
         fields.number("noise", least=0, most=_LARGEST_REWARD)
-        # As drawn, for which arm is best decides the split and must not be a matter of rounding.
+        # Compared as drawn, in float32: the best arm decides the split and must not be ambiguous.
         if np.float32(self.others.high) >= np.float32(self.best.low):
             raise UserError(
                 f"bandit: others must end below where best begins, got others={self.others} and "
@@ -96,7 +96,7 @@ class Bandit(PlaceFamily[BanditParameters]):
         return state, Step(observation, reward, over, jnp.zeros((), bool))
 
     def _present(self, time: Array, key: Key) -> tuple[PlaceState, Array]:
-        """A new context and how it looks."""
+        """A new context and its observation."""
         context_key, distractor_key = jax.random.split(key)
         context = random_index(context_key, self.contexts)
         observation = jax.nn.one_hot(context, self.contexts)

@@ -1,8 +1,8 @@
-"""The contract of a family: tasks of one shape that differ in numbers only.
+"""The contract of a family: tasks of one shape that differ only in numbers.
 
-A family fixes what must be known when a program is compiled: shapes, the number of actions, the
-longest episode. What makes its members differ is a pytree of arrays, their *parameters*. So one
-compiled program runs any member, and `jax.vmap` runs a different member for every agent:
+A family fixes what must be known at compile time: shapes, the number of actions, the longest
+episode. Its members differ in a pytree of arrays, their *parameters*. One compiled program thus
+runs any member, and `jax.vmap` runs a different member for every agent:
 
     family = Grid(size=5)
     parameters = jax.vmap(lambda key: family.sample(key, "train"))(keys)  # one member per key
@@ -31,7 +31,7 @@ Split = Literal["train", "held_out"]
 
 
 class Timed(Protocol):
-    """What all states of families have."""
+    """The common interface of families' states."""
 
     @property
     def time(self) -> Array:
@@ -43,16 +43,16 @@ State = TypeVar("State", bound=Timed)
 
 
 class Sizes(NamedTuple):
-    """What all members of a family share."""
+    """The sizes that all members of a family share."""
 
     num_actions: int  # A
     observation: tuple[int, ...]  # shape of an observation, float32
-    horizon: int  # the most steps that an episode can take
+    horizon: int  # the maximum number of steps of an episode
     situations: tuple[int, ...]  # shape of the table; see `Family`
 
 
 class Plan(NamedTuple):
-    """A member solved by backward induction; `situations` stands for the axes of its table."""
+    """A member solved by backward induction; `situations` are the axes of its table."""
 
     action_values: Array  # [horizon, *situations, A], of optimal play from each step on
     reference: Reference
@@ -62,16 +62,17 @@ class Family(abc.ABC, Generic[Parameters, State]):
     """A distribution of tasks. Subclasses are frozen dataclasses whose fields define it.
 
     Fields of type `int` and `bool` are static: a program is compiled for them. Fields of type
-    `Range` and `float`, ranges and probabilities of what is drawn, only change which members
-    there are, and how long their episodes can be. A range may be given as a pair or a number.
+    `Range` and `float` are ranges and probabilities of drawn parameters. They only change which
+    members there are, and how long their episodes can be. A range may be given as a pair or a
+    number.
 
     All methods are pure, work on one task without a batch, and can be traced, vmapped and jitted
-    in their arrays. A family defines `begin`, `transition` and `observe`; one whose
-    observations are noisy defines `reset` and `step` instead.
+    in their arrays. A family defines `begin`, `transition` and `observe`; a family with noisy
+    observations defines `reset` and `step` instead.
 
-    For exact reference returns, a family also tells its dynamics as a table. A *situation* is all
-    that matters about a state besides the number of steps taken; `starts`, `lookahead` and
-    `situation` define the table, and `solve` does the rest.
+    For exact reference returns, a family also defines its dynamics as a table. A *situation* is
+    everything that matters about a state except for the number of steps taken. `starts`,
+    `lookahead` and `situation` define the table, and `solve` does the rest.
     """
 
     truncates: ClassVar[bool] = True  # at the horizon; False: all episodes end by themselves
@@ -79,7 +80,7 @@ class Family(abc.ABC, Generic[Parameters, State]):
     @property
     @abc.abstractmethod
     def sizes(self) -> Sizes:
-        """What a program is compiled for."""
+        """The static sizes that a program is compiled for."""
 
     @property
     def num_actions(self) -> int:
@@ -100,7 +101,7 @@ class Family(abc.ABC, Generic[Parameters, State]):
 
     @functools.partial(jax.jit, static_argnums=0)
     def _draw_apart(self, key: Key, parity: Array) -> Parameters:
-        # From the same key, the members of the two splits would be near twins.
+        # From the same key, the members of the two splits would be almost equal.
         return self.draw(jax.random.fold_in(key, parity), parity)
 
     @abc.abstractmethod
@@ -118,7 +119,7 @@ class Family(abc.ABC, Generic[Parameters, State]):
         raise NotImplementedError(f"{type(self).__name__} does not define transition")
 
     def observe(self, parameters: Parameters, state: State) -> Array:
-        """What is seen of a state."""
+        """The observation of a state."""
         raise NotImplementedError(f"{type(self).__name__} does not define observe")
 
     def reset(self, parameters: Parameters, key: Key) -> tuple[State, Array]:
@@ -140,28 +141,29 @@ class Family(abc.ABC, Generic[Parameters, State]):
 
     @abc.abstractmethod
     def lookahead(self, parameters: Parameters, time: Array, values: Array) -> Array:
-        """Expected reward plus value of what follows: [*situations, A].
+        """Expected reward plus value of the next situation: [*situations, A].
 
-        `time` steps have been taken before this one. `values`, [*situations], are those of the
-        situations after it where the episode goes on.
+        `time` steps have been taken before this one. `values`, [*situations], are those of the next
+        situations if the episode continues.
         """
 
     @abc.abstractmethod
     def situation(self, state: State) -> tuple[Array, ...]:
-        """Where a state stands in the table: an index for each of its axes."""
+        """The place of a state in the table: an index for each axis."""
 
     def observations(self, parameters: Parameters) -> Array | None:
-        """What is seen in each situation, [*situations, *observation].
+        """The observation of each situation, [*situations, *observation].
 
-        [horizon, *situations, *observation] if the number of steps taken is seen, too. None if
-        anything else is, such as noise, or if a situation is not all seen.
+        [horizon, *situations, *observation] if observations also depend on the number of steps
+        taken. None if they depend on anything else, such as noise, or hide part of a situation.
         """
         return None
 
     def evaluate(self, parameters: Parameters, policy: Array) -> Array:
         """Exact expected return per episode, [], of a policy.
 
-        The policy has the probabilities of actions, [*situations, A] or [horizon, *situations, A].
+        The policy gives the probabilities of actions, [*situations, A] or
+        [horizon, *situations, A].
         """
         starts = self.starts(parameters)
         policies = jnp.broadcast_to(policy, (self.horizon, *starts.shape, self.num_actions))
@@ -187,10 +189,10 @@ class Family(abc.ABC, Generic[Parameters, State]):
         return self.environment(self.sample(jax.random.key(seed), split))
 
     def solve(self, parameters: Parameters) -> Plan:
-        """Backward induction over the table, for random and for optimal play.
+        """Backward induction over the table, for random and optimal play.
 
-        Optimal play knows how many steps are left. Where a time limit truncates, a policy that
-        sees observations only can therefore fall slightly short of it.
+        Optimal play knows how many steps are left. Under a time limit, a policy that only sees
+        observations can therefore fall slightly short of it.
         """
 
         def back(values: tuple[Array, Array], time: Array) -> tuple[tuple[Array, Array], Array]:
@@ -208,21 +210,21 @@ class Family(abc.ABC, Generic[Parameters, State]):
 
     @functools.partial(jax.jit, static_argnums=0)
     def reference(self, parameters: Parameters) -> Reference:
-        """Exact expected returns per episode of random and of optimal play."""
+        """Exact expected returns per episode of random and optimal play."""
         return self.solve(parameters).reference
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PlaceState:
-    """How a task stands, if besides the time one number says it: a square, a capital, a cue."""
+    """A state that is one number besides the time: a square, a capital, a cue."""
 
     place: Array  # [] int32
     time: Array  # [] int32, steps taken
 
 
 class PlaceFamily(Family[Parameters, PlaceState]):
-    """Tasks whose situations are places, shown one-hot unless `observe` shows something else."""
+    """Tasks whose situations are places, by default observed as one-hot vectors."""
 
     def start(self, parameters: Parameters) -> Array | int | None:
         """The place where every episode begins, by default the first; None: any, at random."""
@@ -247,7 +249,7 @@ class PlaceFamily(Family[Parameters, PlaceState]):
         return self._seen(parameters, jnp.int32(0))
 
     def _seen(self, parameters: Parameters, time: Array) -> Array:
-        """What is seen at every place after so many steps."""
+        """The observations of all places after `time` steps."""
         (count,) = self.sizes.situations
         places = jnp.arange(count)
         return jax.vmap(lambda place: self.observe(parameters, PlaceState(place, time)))(places)
@@ -256,10 +258,9 @@ class PlaceFamily(Family[Parameters, PlaceState]):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Member(Environment[State], Generic[Parameters, State]):
-    """One task of a family. A pytree, so that members can be stacked and passed to programs.
+    """One task of a family. It is a pytree, so members can be stacked and passed to programs.
 
-    Members compare and hash by identity, for arrays do not hash: a member can also be a static
-    argument of a program.
+    Members compare and hash by identity, so a member can also be a static argument of a program.
     """
 
     family: Family[Parameters, State] = dataclasses.field(metadata={"static": True})
@@ -286,26 +287,26 @@ class Member(Environment[State], Generic[Parameters, State]):
         return self.family.reference(self.parameters)
 
 
-# --- what the families share ----------------------------------------------------------------------
+# --- helpers of families --------------------------------------------------------------------------
 
 
 def random_index(key: Key, size: Array | int, shape: tuple[int, ...] = ()) -> Array:
     """Numbers from 0 to size - 1, int32 of the given shape.
 
-    As good as `jax.random.randint` for small sizes, and several times cheaper to compile and to
-    run, which counts where episodes are begun all the time.
+    It is as good as `jax.random.randint` for small sizes, and several times cheaper to compile and
+    to run, which matters because episodes begin all the time.
     """
     number = jnp.floor(jax.random.uniform(key, shape) * size).astype(jnp.int32)
     return jnp.minimum(number, size - 1)  # the product may round up to the size
 
 
 def random_integer(key: Key, within: Range[int]) -> Array:
-    """A whole number of a range, [] int32."""
+    """A whole number in a range, [] int32."""
     return within.low + random_index(key, within.high - within.low + 1)
 
 
 def random_number(key: Key, within: Range[float], shape: tuple[int, ...] = ()) -> Array:
-    """Numbers of a range, float32 of the given shape."""
+    """Numbers in a range, float32 of the given shape."""
     return jax.random.uniform(key, shape, jnp.float32, *within)
 
 
@@ -315,7 +316,7 @@ def random_order(key: Key, size: int) -> Array:
 
 
 def with_parity(number: Array, size: int, wanted: Array) -> Array:
-    """The number itself if its parity is the wanted one, else a neighbour in [0, size) that is."""
-    # The neighbour of an even number is above it, save for the last: pairs swap, none collide.
+    """The number if it has the wanted parity, else a neighbour in [0, size) that has."""
+    # An even number swaps with the next one. The last number of an odd size goes one down.
     neighbour = jnp.where((number ^ 1) < size, number ^ 1, number - 1)
     return jnp.where(number % 2 == wanted % 2, number, neighbour)

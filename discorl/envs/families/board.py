@@ -1,4 +1,4 @@
-"""What the tasks on a board of squares share: moves, random squares and pictures.
+"""Helpers of tasks on a board of squares: moves, random squares and pictures.
 
 A square is one number, `row * columns + column`; rows count from the top.
 """
@@ -29,9 +29,9 @@ _LEAST_PIXELS = 160  # of the shorter side of a picture
 
 
 def move(square: Array, direction: Array, rows: int, columns: int) -> Array:
-    """The square reached in a direction, which is the same square at the board's edge.
+    """The next square in a direction; moves off the board stay.
 
-    Squares and directions, 0: stay, 1: up, 2: down, 3: left, 4: right, are int of any shape.
+    Squares and directions (0: stay, 1: up, 2: down, 3: left, 4: right) are int of any shape.
     """
     row = square // columns + jnp.asarray(_ROWS, jnp.int32)[direction]
     column = square % columns + jnp.asarray(_COLUMNS, jnp.int32)[direction]
@@ -39,7 +39,7 @@ def move(square: Array, direction: Array, rows: int, columns: int) -> Array:
 
 
 def meanings(key: Key, permuted: bool) -> Array:
-    """The direction that each action means, [NUM_MOVES] int32: in order, or shuffled."""
+    """The direction of each action, [NUM_MOVES] int32, in order or shuffled."""
     return random_order(key, NUM_MOVES) if permuted else jnp.arange(NUM_MOVES, dtype=jnp.int32)
 
 
@@ -49,7 +49,7 @@ def is_black(square: Array, columns: int) -> Array:
 
 
 def random_square(key: Key, possible: Array) -> Array:
-    """One of the possible squares, [squares] bool, of which there is at least one: [] int32."""
+    """One of the possible squares, [] int32; `possible`, [squares] bool, holds at least one."""
     chances = jax.random.uniform(key, possible.shape)
     return jnp.argmax(jnp.where(possible, chances, -1.0)).astype(jnp.int32)
 

@@ -40,15 +40,15 @@ class Chain(PlaceFamily[ChainParameters]):
     """From each place one action leads on; completing the chain pays `goal` and terminates.
 
     Every step costs a little. A wrong action pays an immediate temptation, and either terminates
-    the episode or sets one back. Doing the correct actions from the first to the last is optimal,
-    though on the way a wrong one is always better at the moment. After `4 * length` steps the
-    episode is truncated. The observation is the place, one-hot: [length] float32.
+    the episode or sets the agent back. Taking only correct actions is optimal, although a wrong one
+    always pays more at once. After `4 * length` steps the episode is truncated. The observation is
+    the place, one-hot: [length] float32.
 
     Members differ in the correct actions; in the number of places, from half of `length` to all;
     in the goal; in whether a wrong action is fatal, with probability `fatal`, or by how many
     places, from 1 to `length`, it sets back; in the temptations, from `temptation` in units of the
-    most that leaves the goal worth going for: 0.3 of the goal where a wrong action is fatal, the
-    cost of a step where it can be repeated.
+    largest that leaves the goal worthwhile: 0.3 of the goal if a wrong action is fatal, the cost of
+    a step if it can be repeated.
 
     Splits: the correct actions of a chain's places sum to an even number in train members and to
     an odd one in held-out members, so chains of one length differ in some correct action.
@@ -76,7 +76,7 @@ class Chain(PlaceFamily[ChainParameters]):
         )
         places = self.length - random_index(place_key, self.length // 2 + 1)
         correct = random_index(correct_key, self.actions, (self.length,))
-        later = jnp.where(self._exists(places), correct, 0)[1:].sum()
+        later = jnp.where(jnp.arange(self.length) < places, correct, 0)[1:].sum()
         first = with_parity(correct[0], self.actions, parity + later)
         goal = random_number(goal_key, self.goal)
         # Even the whole time limit costs no more than half the goal.
@@ -94,14 +94,10 @@ class Chain(PlaceFamily[ChainParameters]):
             setback=1 + random_index(setback_key, self.length),
         )
 
-    def _exists(self, places: Array) -> Array:
-        """Which places a chain has: [length] bool."""
-        return jnp.arange(self.length) < places
-
     def transition(
         self, parameters: ChainParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Leads on if the action is the correct one, and back or out if not."""
+        """Moves on if the action is correct, else goes back or terminates."""
         right = action == parameters.correct[state.place]
         back = jnp.maximum(state.place - parameters.setback, 0)
         state_after = PlaceState(jnp.where(right, state.place + 1, back), state.time + 1)
@@ -111,11 +107,10 @@ class Chain(PlaceFamily[ChainParameters]):
         return state_after, reward, complete | (parameters.fatal & ~right)
 
     def lookahead(self, parameters: ChainParameters, time: Array, values: Array) -> Array:
-        """Of a correct and of all the wrong actions at each place: [length, A]."""
         place = jnp.arange(self.length)
         # The value past the last place of the table is never used: a chain is complete there.
-        goes_on = jnp.where(place + 1 < parameters.places, jnp.roll(values, -1), parameters.goal)
+        ahead = jnp.where(place + 1 < parameters.places, jnp.roll(values, -1), parameters.goal)
         back = values[jnp.maximum(place - parameters.setback, 0)]
         wrong = parameters.temptations + jnp.where(parameters.fatal, 0, back)
         is_correct = jax.nn.one_hot(parameters.correct, self.actions, dtype=bool)
-        return jnp.where(is_correct, goes_on[:, None], wrong[:, None]) - parameters.cost
+        return jnp.where(is_correct, ahead[:, None], wrong[:, None]) - parameters.cost

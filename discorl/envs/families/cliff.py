@@ -1,4 +1,4 @@
-"""Cliffs: the short way to the goal passes close to the lava."""
+"""Cliffs: the shortest way to the goal passes close to lava."""
 
 import dataclasses
 
@@ -35,9 +35,9 @@ class CliffParameters:
 
 @dataclasses.dataclass(frozen=True)
 class Cliff(PlaceFamily[CliffParameters]):
-    """From the lower left corner to the lower right one, over lava, in gusts from above.
+    """Walk from the lower left corner to the lower right one, around lava, in gusts from above.
 
-    The actions are stay, up, down, left and right, in an order of each member's own if `permuted`.
+    The actions are stay, up, down, left and right, in a member-specific order if `permuted`.
     Every step costs 0.01. The goal pays 1, the lava costs a penalty; both terminate the episode.
     After `4 * (rows + columns)` steps it is truncated. The observation is [rows, columns, 2]
     float32: the agent and the lava.
@@ -114,7 +114,6 @@ class Cliff(PlaceFamily[CliffParameters]):
         return jnp.stack(channels, axis=-1).astype(jnp.float32).reshape(self.sizes.observation)
 
     def lookahead(self, parameters: CliffParameters, time: Array, values: Array) -> Array:
-        """Of every square: [rows * columns, 5]."""
         squares = jnp.arange(self.rows * self.columns)
         reward, terminated = self._outcome(parameters, squares)
         worth = reward + jnp.where(terminated, 0.0, values)  # of entering each square

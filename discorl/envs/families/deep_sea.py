@@ -1,4 +1,4 @@
-"""Deep seas: one sequence of moves, each at a cost, leads to the treasure."""
+"""Deep seas: a single sequence of costly moves leads to the treasure."""
 
 import dataclasses
 
@@ -34,7 +34,7 @@ class DeepSeaParameters:
 
 @dataclasses.dataclass(frozen=True)
 class DeepSea(PlaceFamily[DeepSeaParameters]):
-    """Sink one row a step, and move right every time: only that leads to the treasure.
+    """Sink one row per step; only moving right every time leads to the treasure.
 
     After Deep Sea (Osband et al., 2019). An episode begins in the upper left corner and terminates
     after `depth` steps. In each square one action moves right, and all others move left. Moving
@@ -106,17 +106,16 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
 
     def observe(self, parameters: DeepSeaParameters, state: PlaceState) -> Array:
         """The diver's square; its row is the number of steps taken."""
-        # Below the last row there is no square, so the vector is zero at the end of the deepest.
+        # The row below the last one has no squares, so the deepest sea ends with a zero vector.
         return jax.nn.one_hot(state.time * self.size + state.place, self.size**2)
 
     def observations(self, parameters: DeepSeaParameters) -> Array:
         return jax.vmap(lambda time: self._seen(parameters, time))(jnp.arange(self.horizon))
 
     def lookahead(self, parameters: DeepSeaParameters, time: Array, values: Array) -> Array:
-        """Of the columns of the row that is as deep as the time: [size, A]."""
+        """See `Family.lookahead`; the row is the time: [size, A]."""
         column = jnp.arange(self.size)
-        goes_on = time + 1 < parameters.depth
-        values = jnp.where(goes_on, values, 0.0)
+        values = jnp.where(time + 1 < parameters.depth, values, 0.0)
         left = values[jnp.maximum(column - 1, 0)]
         found = column + 1 == parameters.depth
         ahead = jnp.where(found, parameters.goal, jnp.roll(values, -1))

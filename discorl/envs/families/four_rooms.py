@@ -41,7 +41,7 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
 
     After the four rooms of Sutton, Precup and Singh (1999). Walls in the middle row and the middle
     column divide the board; each of the four walls has one door. The actions are up, down, left and
-    right, in an order of each member's own if `permuted`. An episode begins on the member's start
+    right, in a member-specific order if `permuted`. An episode begins on the member's start
     square. The goal pays its reward and terminates the episode; nothing else pays. After `limit`
     steps the episode is truncated. The observation is the agent's square, one-hot:
     [size * size] float32.
@@ -81,7 +81,7 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
         doors = self._sample_doors(door_key)
         squares = jnp.arange(self.size**2)
         in_room = ~self._is_wall_line(squares)
-        # The goal goes on whichever colour makes the number even or odd.
+        # The goal goes on the colour that gives the number of black squares its parity.
         others = board.is_black(doors, self.size).sum()
         makes_right = board.is_black(squares, self.size) == ((others + parity) % 2 == 1)
         goal = board.random_square(goal_key, in_room & makes_right)
@@ -119,8 +119,8 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
         self, parameters: FourRoomsParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
         """Moves as meant, or anywhere on a slip."""
-        # One random number says both whether the agent slips and, by where below the probability
-        # of a slip it lies, in which direction; without slips the quotient is not below 4.
+        # One random number decides whether the agent slips and, by its size relative to the
+        # probability of a slip, in which direction. Without slips, the quotient is not below 4.
         quotient = _DIRECTIONS * jax.random.uniform(key) / parameters.slip
         anywhere = 1 + quotient.astype(jnp.int32)
         direction = jnp.where(quotient < _DIRECTIONS, anywhere, parameters.meanings[action])
@@ -134,10 +134,8 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
         return jnp.where(self._is_wall_line(ahead) & ~is_door, square, ahead)
 
     def lookahead(self, parameters: FourRoomsParameters, time: Array, values: Array) -> Array:
-        """Of every square: [size * size, 4]."""
         squares = jnp.arange(self.size**2)
-        # The worth of entering each square.
-        worth = jnp.where(squares == parameters.goal, parameters.reward, values)
+        worth = jnp.where(squares == parameters.goal, parameters.reward, values)  # of entering
         meant = worth[self._move(parameters, squares[:, None], parameters.meanings)]
         anywhere = meant.mean(axis=-1, keepdims=True)
         return (1 - parameters.slip) * meant + parameters.slip * anywhere

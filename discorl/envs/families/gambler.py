@@ -1,4 +1,4 @@
-"""A gambler between several tables, who wants to leave with a fortune."""
+"""A gambler who chooses between tables to reach a target capital."""
 
 import dataclasses
 
@@ -32,14 +32,14 @@ class GamblerParameters:
 class Gambler(PlaceFamily[GamblerParameters]):
     """Choose the tables to play at until the capital has reached the target, or is lost.
 
-    Each action plays one round at one of the tables, which is won with the table's chance: the
-    capital rises by the table's stake if so, and falls by it if not. Who has less than the stake
-    plays for all that is left. Reaching `target` pays 1, the only reward; it and ruin terminate the
+    Each action plays one round at one of the tables, which is won with the table's chance. The
+    capital rises by the table's stake after a win and falls by it after a loss; a smaller capital
+    is staked entirely. Reaching `target` pays 1, the only reward; it and ruin terminate the
     episode. After `limit` rounds the episode is truncated. The observation is the capital as a
     share of the target and the share of the rounds that are left: [2] float32.
 
     Whether small or large stakes are better depends on the chances, the capital and the rounds
-    left; what a choice was worth shows only at the end, through the luck of many rounds.
+    left. The value of a choice shows only at the end, through the luck of many rounds.
 
     Members differ in the stakes of the tables, from 1 to `stakes`; in their chances, from `good`
     for one of the tables and from `poor` for the others; and in the capital at the start, from a
@@ -95,7 +95,7 @@ class Gambler(PlaceFamily[GamblerParameters]):
         return state, jnp.where(arrived, 1.0, 0.0), arrived | (state.place == 0)
 
     def _outcomes(self, capital: Array, stake: Array) -> tuple[Array, Array]:
-        """The capital after a round won and after one lost."""
+        """The capital after a win and after a loss."""
         stake = jnp.minimum(stake, capital)
         return jnp.minimum(capital + stake, self.target), capital - stake
 
@@ -108,7 +108,6 @@ class Gambler(PlaceFamily[GamblerParameters]):
         return None
 
     def lookahead(self, parameters: GamblerParameters, time: Array, values: Array) -> Array:
-        """Of every capital: [target + 1, A]."""
         worth = values.at[0].set(0.0).at[self.target].set(1.0)
         capital = jnp.arange(self.target + 1)[:, None]
         after_win, after_loss = self._outcomes(capital, parameters.stakes)

@@ -31,7 +31,7 @@ class GridParameters:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class GridState:
-    """Where the agent is and what is left."""
+    """The agent's square and the objects left."""
 
     square: Array  # [] int32
     present: Array  # [K] bool
@@ -42,8 +42,8 @@ class GridState:
 class Grid(Family[GridParameters, GridState]):
     """An agent walks among walls and collects, or avoids, objects.
 
-    The actions are stay, up, down, left and right, in an order of each member's own if `permuted`.
-    An episode begins on a random empty square with all objects present. To be on an object's square
+    The actions are stay, up, down, left and right, in a member-specific order if `permuted`. An
+    episode begins on a random empty square with all objects present. Being on an object's square
     after a move collects it: its reward is paid, and it disappears or ends the episode. After
     `limit` steps the episode is truncated.
 
@@ -54,7 +54,7 @@ class Grid(Family[GridParameters, GridState]):
     objects; in their rewards, of a magnitude from `reward`, positive for the first object and, with
     probability `bad`, negative for each of the others; in which are terminal, each with probability
     `terminal`; and in which of them reappear when collected, each with probability `returning`:
-    those do with a probability from `respawn` a step.
+    those do with a probability per step from `respawn`.
 
     Splits: on a board coloured like a chess board, the number of objects on black squares is even
     in train members and odd in held-out members, so some object is in another place.
@@ -74,7 +74,7 @@ class Grid(Family[GridParameters, GridState]):
     def __post_init__(self) -> None:
         fields = Fields(self, "grid")
         fields.integer("size", least=3)
-        # Of either colour, walls take at most one square per pillar; one must be left to start on.
+        # Walls take at most one square of either colour per pillar; one must remain to start on.
         room = self.size**2 // 2 - self._pillars**2 - 1
         fields.integer("objects", least=1, most=min(room, 8))
         fields.integer("limit", least=1)
@@ -94,7 +94,7 @@ class Grid(Family[GridParameters, GridState]):
 
     @property
     def _pillars(self) -> int:
-        """How many pillars there may be in a row."""
+        """The maximum number of pillars in a row."""
         return (self.size - 1) // 2
 
     def draw(self, key: Key, parity: Array) -> GridParameters:
@@ -119,7 +119,7 @@ class Grid(Family[GridParameters, GridState]):
     def _sample_walls(self, key: Key) -> Array:
         """Pillars on a lattice, some with a wall to the next: [size * size] bool.
 
-        A pillar grows a wall to its right or downwards, never both, and none stands at the edge.
+        A pillar may have a wall to its right or downwards, never both, and none is at the edge.
         Such walls form no loop, among themselves or with the edge, so they enclose nothing.
         """
         kind = random_index(key, 6, (self._pillars, self._pillars))  # 0, 1, 2: no pillar
@@ -134,7 +134,7 @@ class Grid(Family[GridParameters, GridState]):
         order = jnp.argsort(jnp.where(walls, 2.0, jax.random.uniform(key, walls.shape)))
         others = order[: self.objects - 1].astype(jnp.int32)
         black = board.is_black(jnp.arange(self.size**2), self.size)
-        # The first object goes last, on whichever colour makes the number right.
+        # The first object is placed last, on the colour that makes the number right.
         makes_right = black == ((black[others].sum() + wanted) % 2 == 1)
         possible = (makes_right & ~walls).at[others].set(False)
         first = board.random_square(first_key, possible)
@@ -171,7 +171,7 @@ class Grid(Family[GridParameters, GridState]):
     def observe(self, parameters: GridParameters, state: GridState) -> Array:
         squares = jnp.arange(self.size**2)
         shown = jnp.where(state.present, parameters.rewards, 0.0)
-        # A comparison with every object, for scattering is slow in a batch.
+        # Compares with every object, because a scatter is slow in a batch.
         worth = ((squares[:, None] == parameters.squares) * shown).sum(axis=-1)
         channels = (
             squares == state.square,
@@ -189,7 +189,6 @@ class Grid(Family[GridParameters, GridState]):
         return (empty / empty.sum())[:, None] * all_present
 
     def lookahead(self, parameters: GridParameters, time: Array, values: Array) -> Array:
-        """Of every square and set of objects present: [size * size, 2^K, 5]."""
         present = self._sets()
         squares = jnp.arange(self.size**2)[:, None]
         ahead = self._move(parameters, squares, parameters.meanings)  # [squares, 5]
@@ -197,10 +196,10 @@ class Grid(Family[GridParameters, GridState]):
         collected = here[:, None] & present[:, None]  # [squares, sets, 5, K]
         left = present[:, None] & ~collected
         left_index = (left * 2 ** jnp.arange(self.objects)).sum(axis=-1)
-        goes_on = ~jnp.any(collected & parameters.terminal, axis=-1)
+        continues = ~jnp.any(collected & parameters.terminal, axis=-1)
         expected = values @ self._respawning(parameters).T  # [squares, sets]
         rewards = (collected * parameters.rewards).sum(axis=-1)
-        return rewards + goes_on * expected[ahead[:, None], left_index]
+        return rewards + continues * expected[ahead[:, None], left_index]
 
     def _sets(self) -> Array:
         """Which objects each set holds, by the bits of its number: [2^K, K] bool."""

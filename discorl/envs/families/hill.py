@@ -1,4 +1,4 @@
-"""Hill climbing with a weak engine: swinging leads out of a valley sooner than pushing alone."""
+"""Hill climbing with a weak engine: swinging leaves a valley sooner than pushing alone."""
 
 import dataclasses
 
@@ -48,16 +48,16 @@ class Hill(Family[HillParameters, HillState]):
     """Drive a car with a weak engine out of a valley, as soon as possible.
 
     After the mountain car (Moore 1990), with whole numbers for positions and speeds, so that
-    returns are exact. The actions push left, not at all, or right, in an order of each member's
-    own. A push changes the speed by one with the probability `power`. The slope changes it by one
+    returns are exact. The actions push left, not at all, or right, in a member-specific
+    order. A push changes the speed by one with the probability `power`. The slope changes it by one
     toward the bottom, with a probability that grows with the distance from there, up to `gravity`.
     Speeds lie from `-top_speed` to `top_speed`; the car moves by its new speed. The left end stops
     it. The right end is the top: reaching it terminates the episode. Every step costs
     `cost / limit`; after `limit` steps the episode is truncated. The observation is the position
     and the speed, each from -1 to 1: [2] float32.
 
-    The reward is the same in every step, so nothing tells good actions from bad ones before the top
-    has been reached by luck.
+    The reward is the same in every step, so it does not distinguish actions before the top has been
+    reached by luck.
 
     Members differ in the position of the bottom, in the middle third; in the power and the gravity;
     in the cost; and in the meanings of the actions.
@@ -158,7 +158,6 @@ class Hill(Family[HillParameters, HillState]):
         return jnp.arange(self.width)[:, None], speeds[None]
 
     def lookahead(self, parameters: HillParameters, time: Array, values: Array) -> Array:
-        """Of every position and speed: [width, speeds, A]."""
         position, speed = (x[..., None] for x in self._grid())
         steepness = self._steepness(parameters, position)
         ahead = values.at[self.width - 1].set(0.0)

@@ -1,4 +1,4 @@
-"""Stock control: order ahead for a demand that comes in seasons."""
+"""Stock control: order ahead for a seasonal demand."""
 
 import dataclasses
 import math
@@ -37,7 +37,7 @@ class InventoryParameters:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class InventoryState:
-    """What is there and what is on its way."""
+    """Units in stock and on their way."""
 
     stock: Array  # [] int32, units
     arriving: Array  # [] int32, units ordered in the step before
@@ -48,12 +48,12 @@ class InventoryState:
 class Inventory(Family[InventoryParameters, InventoryState]):
     """Order goods one step ahead of a seasonal, random demand; sell, store, or run out.
 
-    Each action orders a number of units from 0 to `orders - 1`, in an order of each member's own.
-    In a step, the units ordered in the step before arrive, as far as there is room for `capacity`
-    of them. Then customers ask for the season's demand and up to two units more, and buy what there
-    is. The reward is the price of the units sold, minus the cost of the units ordered, minus the
-    cost of holding those left. The season changes every step and comes back after `seasons` steps.
-    An episode begins with nothing in stock and terminates after `periods` steps.
+    Each action orders a number of units from 0 to `orders - 1`, in a member-specific order. In a
+    step, the units ordered in the previous step arrive; those beyond `capacity` are lost. Then
+    customers ask for the season's demand and up to two units more, and buy what is in stock. The
+    reward is the price of the units sold, minus the cost of the units ordered, minus the cost of
+    holding those left. The season changes every step and repeats after `seasons` steps. An episode
+    begins with an empty stock and terminates after `periods` steps.
 
     The observation is [5] float32: the stock as a share of the capacity, the units on their way as
     a share of the largest order, the sine and cosine of the season's angle, and the share of the
@@ -107,7 +107,7 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         )
 
     def begin(self, parameters: InventoryParameters, key: Key) -> InventoryState:
-        """Begins with nothing in stock or on its way."""
+        """Begins with an empty stock and no order."""
         return InventoryState(jnp.int32(0), jnp.int32(0), jnp.int32(0))
 
     def transition(
@@ -148,14 +148,13 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         ).astype(jnp.float32)
 
     def starts(self, parameters: InventoryParameters) -> Array:
-        """Nothing in stock and nothing on its way: [capacity + 1, orders]."""
+        """An empty stock and no order: [capacity + 1, orders]."""
         return jnp.zeros((self.capacity + 1, self.orders)).at[0, 0].set(1.0)
 
     def lookahead(self, parameters: InventoryParameters, time: Array, values: Array) -> Array:
-        """Of every stock and order on its way: [capacity + 1, orders, A]."""
         supply = jnp.arange(self.capacity + 1)[:, None] + jnp.arange(self.orders)
         demands = self._demand(parameters, time) + jnp.arange(_EXTRAS)
-        # [capacity + 1, orders, A, extras], of which the last axis is averaged out.
+        # [capacity + 1, orders, A, extras]; the last axis is averaged out.
         ordered = parameters.meanings[:, None]
         left, reward = self._trade(parameters, supply[..., None, None], demands, ordered)
         surge = parameters.surge
@@ -163,5 +162,5 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         return ((reward + values[left, ordered]) * chances).sum(axis=-1)
 
     def situation(self, state: InventoryState) -> tuple[Array, ...]:
-        """The stock and what is on its way."""
+        """The stock and the order on its way."""
         return state.stock, state.arriving

@@ -31,7 +31,7 @@ class KeyDoorParameters:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class KeyDoorState:
-    """Where the agent is and whether it holds the key."""
+    """The agent's square and whether it holds the key."""
 
     square: Array  # [] int32
     has_key: Array  # [] bool
@@ -42,7 +42,7 @@ class KeyDoorState:
 class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
     """Two rooms with a locked door between them: fetch the key, pass the door, reach the goal.
 
-    The actions are stay, up, down, left and right, in an order of each member's own if `permuted`.
+    The actions are stay, up, down, left and right, in a member-specific order if `permuted`.
     An episode begins on the member's start square. Entering the key's square picks the key up;
     the door is a wall without the key and a free square with it. The goal pays its reward and
     terminates the episode. After `limit` steps the episode is truncated. The observation shows the
@@ -91,7 +91,7 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         near, far = column < wall_column, column > wall_column
         key_square = board.random_square(next(keys), near)
         start = board.random_square(next(keys), near & (squares != key_square))
-        # The goal goes last, on whichever colour makes the number even or odd.
+        # The goal is placed last, on the colour that gives the number of black squares its parity.
         others = board.is_black(jnp.stack([key_square, door]), self.columns).sum()
         makes_right = board.is_black(squares, self.columns) == ((others + parity) % 2 == 1)
         reward = random_number(next(keys), self.reward)
@@ -141,7 +141,6 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         return square[:, None] * jnp.array([1.0, 0.0])
 
     def lookahead(self, parameters: KeyDoorParameters, time: Array, values: Array) -> Array:
-        """Of every square, without and with the key: [rows * columns, 2, 5]."""
         squares = jnp.arange(self._squares)[:, None, None]
         had_key = jnp.array([False, True])[:, None]
         square, has_key = self._move(parameters, squares, had_key, parameters.meanings)

@@ -1,4 +1,4 @@
-"""Memory: a cue seen at the start decides what to do at the end."""
+"""Memory: a cue at the start determines the right action at the end."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from discorl.types.validation import Fields
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class MemoryParameters:
-    """What the cues ask for."""
+    """The answers to the cues."""
 
     answers: Array  # [cues] int32, a permutation: the action that each cue asks for
     delay: Array  # [] int32, steps from the cue to the question
@@ -26,9 +26,9 @@ class Memory(PlaceFamily[MemoryParameters]):
 
     The first observation shows a random cue. At the end of the corridor the action that the cue
     asks for pays 1, any other -1, and the episode terminates. The observation is the cue, one-hot,
-    and a flag that is 1 at the question: [cues + 1] float32. The cue is shown at the first step
-    only, or all the time if `visible`, which makes the task one for an agent without memory; such
-    an agent can only guess otherwise. There are as many actions as cues.
+    and a flag that is 1 at the question: [cues + 1] float32. The cue is shown only at the first
+    step, so an agent without memory can only guess; if `visible`, it is shown at every step. There
+    are as many actions as cues.
 
     Members differ in the answers and in the delay.
 
@@ -54,7 +54,7 @@ class Memory(PlaceFamily[MemoryParameters]):
     def draw(self, key: Key, parity: Array) -> MemoryParameters:
         answer_key, delay_key = jax.random.split(key)
         answers = random_order(answer_key, self.cues)
-        # Exchanging two answers turns an even permutation into an odd one, and back.
+        # Exchanging two answers changes the parity of a permutation.
         exchanged = answers.at[:2].set(answers[1::-1])
         keep = _inversions(answers) % 2 == parity
         return MemoryParameters(
@@ -68,7 +68,7 @@ class Memory(PlaceFamily[MemoryParameters]):
     def transition(
         self, parameters: MemoryParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Walks on, or answers."""
+        """Moves on, or answers."""
         asked = state.time >= parameters.delay
         payment = jnp.where(action == parameters.answers[state.place], 1.0, -1.0)
         state = PlaceState(state.place, state.time + 1)
@@ -85,12 +85,12 @@ class Memory(PlaceFamily[MemoryParameters]):
         return None
 
     def lookahead(self, parameters: MemoryParameters, time: Array, values: Array) -> Array:
-        """The payment where the question is asked, before it what follows: [cues, A]."""
+        """The payment at the question, before it the value of the next step: [cues, A]."""
         payments = 2 * jax.nn.one_hot(parameters.answers, self.cues) - 1
         walking = jnp.broadcast_to(values[:, None], payments.shape)
         return jnp.where(time < parameters.delay, walking, payments)
 
 
 def _inversions(permutation: Array) -> Array:
-    """Number of pairs that stand in the wrong order, [] int; odd for an odd permutation."""
+    """Number of pairs in the wrong order, [] int; odd for an odd permutation."""
     return jnp.triu(permutation[:, None] > permutation).sum()

@@ -1,4 +1,4 @@
-"""Optimal stopping: offers come and go; take this one, or wait for a better one."""
+"""Optimal stopping: accept an offer or wait for a better one."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ class OffersParameters:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class OffersState:
-    """What is offered, and how well known the seller is."""
+    """The current offer and the seller's fame."""
 
     offer: Array  # [] int32, 0 if there is none, else the kind plus one
     fame: Array  # [] int32, from 0 to `levels - 1`
@@ -44,13 +44,13 @@ class OffersState:
 
 @dataclasses.dataclass(frozen=True)
 class Offers(Family[OffersParameters, OffersState]):
-    """Accept one of the offers that come by chance, or wait and advertise for better ones.
+    """Accept one of several random offers, or wait and advertise for better ones.
 
-    Kept out of discovery and of the choice of settings, for tests on an unseen kind of task.
+    Held out from discovery and from the choice of settings, for tests on an unseen kind of task.
 
-    The actions accept the offer, wait, and advertise, in an order of each member's own. Accepting
-    pays the offer's worth, which is negative for some kinds, and terminates the episode; where
-    there is no offer, it pays nothing. Waiting costs `cost`. Advertising costs `fee` and raises the
+    The actions accept the offer, wait, and advertise, in a member-specific order. Accepting
+    pays the offer's worth, which is negative for some kinds, and terminates the episode; without
+    an offer, it pays nothing. Waiting costs `cost`. Advertising costs `fee` and raises the
     fame by one, up to `levels - 1`. An offer that is not accepted is gone. The next one is the best
     of several draws, one more than the fame after the step. A kind is drawn with the probability
     of its tickets divided by `kinds * tickets`; if none is, there is no offer. The episode also
@@ -59,8 +59,8 @@ class Offers(Family[OffersParameters, OffersState]):
     The observation is [kinds + 2] float32: the kind of the offer, one-hot, or zeros if there is
     none, the fame as a share of the greatest, and the share of the episode that is left.
 
-    What a kind is worth shows only when it is accepted, and a policy that accepts soon never sees
-    what waiting brings. Which offers are good enough depends on the fame and the time left.
+    The worth of a kind shows only when it is accepted, and a policy that accepts early never sees
+    the benefit of waiting. Which offers are good enough depends on the fame and the time left.
 
     Members differ in the tickets of each kind, from 1 to `tickets`; in the worth of the best kind,
     from `best`, and of the others, shares of it from `others`; in the cost of waiting and the fee
@@ -118,8 +118,8 @@ class Offers(Family[OffersParameters, OffersState]):
         """Probability of no offer and of every kind, by fame: [levels, kinds + 1]."""
         chances = parameters.tickets / (self.kinds * self.tickets)
         chances = jnp.append(1 - chances.sum(), chances)
-        # The best of n draws is this one or a worse one with the n-th power of the probability
-        # that a single draw is.
+        # The probability that the best of n draws is at most this good is the n-th power of that
+        # for a single draw.
         ranks = jnp.argsort(jnp.argsort(self._worths(parameters)))
         upto = jnp.where(ranks <= ranks[:, None], chances, 0).sum(axis=1)
         draws = 1 + jnp.arange(self.levels)[:, None]
@@ -157,7 +157,6 @@ class Offers(Family[OffersParameters, OffersState]):
         return jnp.zeros(self.sizes.situations).at[:, 0].set(chances)
 
     def lookahead(self, parameters: OffersParameters, time: Array, values: Array) -> Array:
-        """Of every offer and fame: [kinds + 1, levels, A]."""
         ahead = jnp.sum(self._chances(parameters).T * values, axis=0)  # [levels]
         more = ahead[jnp.minimum(jnp.arange(self.levels) + 1, self.levels - 1)]
         shape = self.sizes.situations

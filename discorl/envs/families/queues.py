@@ -1,4 +1,4 @@
-"""One server for several queues, of which some matter more than others."""
+"""One server for several queues with different costs of waiting."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ class QueuesParameters:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class QueuesState:
-    """Where the server is and what waits."""
+    """The server's place and the waiting jobs."""
 
     server: Array  # [] int32, the queue where the server is
     jobs: Array  # [queues] int32
@@ -46,9 +46,9 @@ class QueuesState:
 class Queues(Family[QueuesParameters, QueuesState]):
     """Choose the queue to serve, step by step, so that waiting costs little.
 
-    Kept out of discovery and of the choice of settings, for tests on an unseen kind of task.
+    Held out from discovery and from the choice of settings, for tests on an unseen kind of task.
 
-    Each action chooses a queue, in an order of each member's own. If the server is there already,
+    Each action chooses a queue, in a member-specific order. If the server is already there,
     it finishes one of the queue's jobs with the queue's `service` probability. If not, it moves
     there, which takes the step. Then a job arrives at each queue with the queue's `arrival`
     probability, and is turned away at no cost if there is no room. The reward is minus the costs of
@@ -58,8 +58,8 @@ class Queues(Family[QueuesParameters, QueuesState]):
     The observation is [2 * queues] float32: the jobs of each queue as shares of `length`, and the
     server's queue, one-hot.
 
-    What a choice saves is small beside the noise of starts and arrivals, and shows only while
-    the jobs that it finished would have waited. Moving costs a step of service, so the best
+    The savings of a choice are small compared with the noise of starts and arrivals, and appear
+    only while the finished jobs would have waited. Moving costs a step of service, so the best
     choice depends on where the server is.
 
     Members differ in the room of each queue, from 2 to `length` jobs; in its arrivals, service and
@@ -140,14 +140,13 @@ class Queues(Family[QueuesParameters, QueuesState]):
         return numbers.reshape(-1, *[1] * self.queues)
 
     def starts(self, parameters: QueuesParameters) -> Array:
-        """All that there is room for: [queues, *(length + 1 for each queue)]."""
+        """Uniform over numbers of jobs within the rooms: [queues, *(length + 1 for each queue)]."""
         fits = jnp.all(self._jobs() <= self._by_queue(parameters.rooms), axis=0)
         return jnp.broadcast_to(fits / (fits.sum() * self.queues), self.sizes.situations)
 
     def lookahead(self, parameters: QueuesParameters, time: Array, values: Array) -> Array:
-        """Of every place of the server and numbers of jobs: [*situations, A]."""
         jobs = jnp.arange(self.length + 1)
-        # From the end of the step back: what waits, what arrives, what is served.
+        # Backward from the end of the step: costs of waiting, arrivals, service.
         ahead = values - jnp.sum(self._by_queue(parameters.costs) * self._jobs(), axis=0)
         for queue in range(self.queues):
             chance, room = parameters.arrivals[queue], parameters.rooms[queue]

@@ -1,4 +1,4 @@
-"""Rivers: a large reward upstream, against the current, and a small one where one starts."""
+"""Rivers: a large reward upstream, against the current, and a small one at the start."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ class RiverSwimParameters:
 
 @dataclasses.dataclass(frozen=True)
 class RiverSwim(PlaceFamily[RiverSwimParameters]):
-    """Swim upstream, where the current is strong and the reward is, or settle for the mouth.
+    """Swim upstream to the large reward, against the current, or settle for the mouth.
 
     After RiverSwim (Strehl and Littman, 2008). The actions are downstream and upstream, exchanged
     in half of the members. A stroke downstream always moves one place. A stroke upstream fails with
@@ -55,7 +55,7 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
     def __post_init__(self) -> None:
         fields = Fields(self, "river_swim")
         fields.integer("length", least=3)
-        fields.number("current", least=0, most=0.9)  # with 1, nobody gets anywhere
+        fields.number("current", least=0, most=0.9)  # with 1, strokes upstream would always fail
         fields.number("source", least=0.001, most=100)
         fields.number("mouth", least=0, most=0.5)
 
@@ -68,8 +68,9 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
             key, 6
         )
         places = self.length - random_index(place_key, self.length // 2 + 1)
-        rapids = jax.random.bernoulli(rapid_key, 0.5, (self.length,)) & self._exists(places)
-        # The first place has rapids or not, whichever makes their number even or odd.
+        rapids = jax.random.bernoulli(rapid_key, 0.5, (self.length,))
+        rapids &= jnp.arange(self.length) < places
+        # Rapids at the first place give their number its parity.
         first = (rapids[1:].sum() + parity) % 2 == 1
         source = random_number(source_key, self.source)
         return RiverSwimParameters(
@@ -80,10 +81,6 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
             mouth=source * random_number(mouth_key, self.mouth),
             mirrored=jax.random.bernoulli(mirror_key),
         )
-
-    def _exists(self, places: Array) -> Array:
-        """Which places a river has: [length] bool."""
-        return jnp.arange(self.length) < places
 
     def transition(
         self, parameters: RiverSwimParameters, state: PlaceState, action: Array, key: Key

@@ -17,7 +17,7 @@ from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
 
-_SURE_REWARD = 1.0  # of one pair, lest there be nothing to play for
+_SURE_REWARD = 1.0  # of one pair, so that every member has a reward
 _LEAST_BRANCH = 0.2  # weight of a successor before normalisation, relative to the largest possible
 
 

@@ -13,8 +13,8 @@ from discorl.types import Array, Key, UserError
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
 
-_WINDS = 5  # the ball drifts with a probability of a fifth of the wind
-_SLIPS = 10  # grip is lost with a probability of a tenth of the slipperiness
+_WINDS = 5  # the ball drifts with probability wind / 5
+_SLIPS = 10  # the paddle slips with probability slipperiness / 10
 
 
 @jax.tree_util.register_dataclass
@@ -22,7 +22,7 @@ _SLIPS = 10  # grip is lost with a probability of a tenth of the slipperiness
 class WindyCatchParameters:
     """Wind and paddle."""
 
-    wind: Array  # [] int32, negative where it blows to the left; its size is the strength
+    wind: Array  # [] int32, negative if it blows to the left; the absolute value is its strength
     slipperiness: Array  # [] int32
     width: Array  # [] int32, columns that the paddle covers
     mirrored: Array  # [] bool, the actions left and right are exchanged
@@ -31,7 +31,7 @@ class WindyCatchParameters:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class WindyCatchState:
-    """Where things are; the ball's row is the number of steps taken."""
+    """Positions; the ball's row is the number of steps taken."""
 
     ball: Array  # [] int32, column
     paddle: Array  # [] int32, leftmost column that it covers
@@ -40,7 +40,7 @@ class WindyCatchState:
 
 @dataclasses.dataclass(frozen=True)
 class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
-    """A ball falls one row a step, and drifts sideways; the paddle should be where it lands.
+    """A ball falls one row per step and drifts sideways; the paddle must be where it lands.
 
     The actions are left, stay and right, or right, stay and left. An episode begins with the ball
     in a random column of the top row and the paddle in the middle of the bottom row. It terminates
@@ -71,8 +71,8 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         fields.number("slip", least=0, most=0.9)  # with 1, actions would have no effect
         if all(low == high for low, high in (self._winds, self._slips, self.width)):
             raise UserError(
-                f"windy_catch: wind={self.wind}, slip={self.slip} and width={self.width} leave "
-                "nothing to tell train from held-out tasks by; expected two steps of one or more"
+                f"windy_catch: wind={self.wind}, slip={self.slip} and width={self.width} cannot "
+                "separate train from held-out tasks; expected two steps of one or more"
             )
 
     @property
@@ -93,7 +93,7 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         wind = _random_wind(wind_key, self._winds)
         slip = random_integer(slip_key, self._slips)
         width = random_integer(width_key, self.width)
-        # The first of the three that can give way makes their sum even or odd.
+        # The first of the three that can vary gives their sum its parity.
         if self.width.high > self.width.low:
             width = _with_parity(width, self.width, parity - wind - slip)
         elif self._slips.high > self._slips.low:
@@ -183,19 +183,19 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
 
 
 def _steps(name: str, within: Range[float], steps: int) -> Range[int]:
-    """The probabilities of a range that are multiples of one in `steps`, counted in those."""
-    # A product such as 0.6 * 5 may miss the whole number that is meant.
+    """The multiples of 1 / `steps` in a range, in units of 1 / `steps`."""
+    # Products such as 0.6 * 5 may be slightly off.
     found = Range(math.ceil(within.low * steps - 1e-6), math.floor(within.high * steps + 1e-6))
     if found.low > found.high:
         raise UserError(
-            f"windy_catch: {name} comes in steps of {1 / steps}, of which {within} holds none; "
+            f"windy_catch: {name} is a multiple of {1 / steps}, and {within} holds none; "
             f"expected for example {found.high / steps}..{found.low / steps}"
         )
     return found
 
 
 def _random_wind(key: Key, strengths: Range[int]) -> Array:
-    """A strength in either direction, each as likely as any other, and no wind only once."""
+    """A uniformly random wind: a strength in either direction, or none."""
     count = 2 * (strengths.high - strengths.low + 1) - (strengths.low == 0)
     wind = random_index(key, count) - strengths.high
     gap = max(2 * strengths.low - 1, 0)  # between the weakest winds of both directions
@@ -203,7 +203,7 @@ def _random_wind(key: Key, strengths: Range[int]) -> Array:
 
 
 def _with_parity(number: Array, within: Range[int], wanted: Array) -> Array:
-    """See `with_parity`; the number and its neighbour are of a range."""
+    """See `with_parity`; the number and its neighbour are in a range."""
     size = within.high - within.low + 1
     return within.low + with_parity(number - within.low, size, wanted - within.low)
 

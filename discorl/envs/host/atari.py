@@ -1,7 +1,7 @@
 """Atari 2600 games from pixels, by the vector environment of the Arcade Learning Environment.
 
-Bellemare et al. 2013, arXiv:1207.4708. An action is repeated for four frames, of which the last two
-are merged by their maximum; rewards are the game's own, unclipped, and an episode is a whole game.
+Bellemare et al. 2013, arXiv:1207.4708. An action is repeated for four frames, and the observation
+is the maximum of the last two. Rewards are not clipped, and an episode is a whole game.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ def make(
             max_num_frames_per_episode=max_frames,
             repeat_action_probability=sticky,
             full_action_space=full_actions,
-            # Costs no step after a termination, and truncations are rare.
+            # A termination costs no step in this mode, and truncations are rare.
             autoreset_mode=AutoresetMode.SAME_STEP,
             img_height=size,
             img_width=size,
@@ -80,7 +80,7 @@ def make(
         )
 
     shape = (size, size, 1 if grey else 3)
-    axes = 3 if grey else 4  # of one observation, with its axis of one stacked frame
+    axes = 3 if grey else 4  # of one observation, including its stack of one frame
 
     def read(found: np.ndarray) -> np.ndarray:
         return found.reshape(*found.shape[: found.ndim - axes], *shape)

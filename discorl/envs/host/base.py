@@ -1,7 +1,7 @@
 """The contract for environments that run on the host and are stepped with numpy.
 
-What such an environment shows of an episode's end is what a `discorl.types.Trajectory` holds:
-truncation is no termination, and is bootstrapped from the true last observation.
+Such an environment must show the end of an episode as `discorl.types.Trajectory` needs it: a
+truncation is not a termination, and learning bootstraps from the true last observation.
 """
 
 import abc
@@ -36,16 +36,16 @@ class EnvironmentFailure(PassingError):
 class HostStep:
     """The outcome of one action in each of `E` environments.
 
-    Where an episode ended and `first` is False, `observation` is the true last observation of that
-    episode, and the next call only resets the environment, whatever the action. After a termination
-    an environment may start the next episode at once and set `first`. After a truncation it must
-    not, because learning bootstraps from the last observation.
+    If an episode ended and `first` is False, `observation` is the true last observation of that
+    episode, and the next call ignores the action and only resets the environment. After a
+    termination, an environment may start the next episode at once and set `first`. After a
+    truncation it must not, because learning bootstraps from the last observation.
     """
 
     observation: PyTree  # [E, ...], what to act on next
     reward: np.ndarray  # [E] float
     terminated: np.ndarray  # [E] bool, the task itself is over
-    truncated: np.ndarray  # [E] bool, cut from outside, by a time limit; never with `terminated`
+    truncated: np.ndarray  # [E] bool, cut by a time limit; never with `terminated`
     first: np.ndarray  # [E] bool, `observation` is the first of an episode
     # By the names in `HostEnvironment.episode_metrics`, [E], read where an episode ended.
     metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=lambda: NO_METRICS)
@@ -66,7 +66,7 @@ class HostVector(abc.ABC):
         """Takes actions, [E] int32.
 
         Raises:
-            EnvironmentFailure: an environment failed; `index` tells which.
+            EnvironmentFailure: an environment failed; `index` says which.
         """
 
     def action_mask(self) -> np.ndarray | None:
@@ -81,9 +81,9 @@ class HostVector(abc.ABC):
         return None
 
     def render_end(self) -> np.ndarray | None:
-        """A picture of the end of the first environment's latest episode; None: not known.
+        """A frame of the end of the first environment's latest episode; None if unknown.
 
-        Where an episode ends, the next one may have begun before `render` is called.
+        After an end, `render` may already show the next episode.
         """
         return None
 
@@ -95,22 +95,22 @@ class HostVector(abc.ABC):
 class HostEnvironment(abc.ABC):
     """A task on the host, which starts vectors of environments."""
 
-    name: str  # as the user knows it
+    name: str  # for the user
     num_actions: int
-    if TYPE_CHECKING:  # else a subclass could not have it as a plain attribute
+    if TYPE_CHECKING:  # at runtime, a subclass may have a plain attribute
 
         @property
         def observation(self) -> PyTree:
             """Shape and dtype of an observation: a pytree of `jax.ShapeDtypeStruct`."""
 
     has_action_mask: bool = False  # whether `HostVector.action_mask` says which actions are legal
-    episode_metrics: tuple[str, ...] = ()  # what is reported of every finished episode
+    episode_metrics: tuple[str, ...] = ()  # names of metrics reported at the end of an episode
     deterministic: bool = True  # whether episodes are a function of seeds and actions
     timeout: float = 120.0  # seconds after which a call of a vector counts as hung
 
     @abc.abstractmethod
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
-        """Starts `count` environments, whose seeds `seeds_from` derives from one seed.
+        """Starts `count` environments with seeds from `seeds_from`.
 
         `render` says whether `HostVector.render` will be called.
         """
@@ -136,7 +136,7 @@ class HostEnvironment(abc.ABC):
 
 
 def seeds_from(seed: int, count: int) -> list[int]:
-    """Consecutive seeds for `count` environments, far from those of any other seed."""
+    """Consecutive seeds for `count` environments, usually far from those of another seed."""
     start = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
     return list(range(start, start + count))
 
@@ -163,11 +163,11 @@ def not_finite(what: str) -> str:
 def as_declared(found: PyTree, expected: PyTree, count: int) -> PyTree:
     """Like `check_observation`, but accepts NaN and infinity."""
     try:
-        if isinstance(expected, jax.ShapeDtypeStruct):  # the usual case, and quicker
+        if isinstance(expected, jax.ShapeDtypeStruct):  # faster in the usual case
             return _leaf_as_declared(found, expected, count)
         return jax.tree.map(lambda leaf, x: _leaf_as_declared(x, leaf, count), expected, found)
     except (ValueError, TypeError) as error:
-        # All environments' observations have the same one: the first is as wrong as any other.
+        # All observations share one structure, so the first environment is as wrong as any other.
         message = f"returned an observation of another structure: {error}"
         raise EnvironmentFailure(message, 0) from None
 
@@ -178,16 +178,16 @@ def _leaf_as_declared(found: Any, expected: jax.ShapeDtypeStruct, count: int) ->
         return found
     array = np.asarray(found)
     if array.dtype.hasobject:
-        raise TypeError(f"a {type(found).__name__} in place of an array")
+        raise TypeError(f"a {type(found).__name__} instead of an array")
     if array.shape[:1] != (count,):
         raise EnvironmentFailure(f"returned observations of shape {array.shape}; expected {whole}")
-    if array.shape[1:] != expected.shape:  # the first environment's, and all others'
+    if array.shape[1:] != expected.shape:  # of all environments
         shape = f"{array.shape[1:]}; expected {expected.shape}"
         raise EnvironmentFailure(f"returned an observation of shape {shape}", 0)
     try:
         return as_dtype(array, expected.dtype)
     except EnvironmentFailure:
-        for index, one in enumerate(array):  # whose is it?
+        for index, one in enumerate(array):  # find the environment
             try:
                 as_dtype(one, expected.dtype)
             except EnvironmentFailure as error:

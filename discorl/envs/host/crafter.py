@@ -63,7 +63,7 @@ class _Crafter(HostEnvironment):
         return jax.ShapeDtypeStruct((self.size, self.size, 3), np.uint8)
 
     def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
-        del render  # pictures are made of observations
+        del render  # frames are made from observations
         return vector_of(
             functools.partial(_Single, self),
             seeds_from(seed, count),
@@ -80,7 +80,7 @@ class _Crafter(HostEnvironment):
         return {"crafter_score": float(np.expm1(np.log1p(percent).mean()))}
 
     def reference(self) -> Reference | None:
-        """Defined for episodes of full length only."""
+        """Only defined for episodes of full length."""
         return references.lookup("crafter", self.item) if self.length == _FULL_LENGTH else None
 
 

@@ -1,4 +1,4 @@
-"""Environments with Gymnasium's interface, by name or of one's own, single or as vectors."""
+"""Environments with Gymnasium's interface: registered or the user's own, single or as vectors."""
 
 import contextlib
 import dataclasses
@@ -72,15 +72,15 @@ def make(
         integer("max_steps", max_steps, least=1, owner="gymnasium")
 
     def create(render: bool) -> gymnasium.Env:
-        mode = {"render_mode": "rgb_array"} if render else {}  # which not all of them take
-        # Gymnasium's own checker is left out: what environments return is checked here anyway.
+        mode = {"render_mode": "rgb_array"} if render else {}  # not all environments accept it
+        # Without Gymnasium's checker: results are checked here anyway.
         return gymnasium.make(item, max_episode_steps=max_steps, disable_env_checker=True, **mode)
 
     try:
         return from_gymnasium(create, name=f"gymnasium:{item}", bins=bins, workers=workers)
     except UserError:
         raise
-    except Exception as error:  # a package that is missing, or whatever there is in somebody's
+    except Exception as error:  # a missing package, or raised by the environment
         reason = str(error) or type(error).__name__
         raise UserError(f"gymnasium:{item} cannot be made: {reason}") from error
 
@@ -113,7 +113,7 @@ def from_gymnasium(
 
 def _tells_mask(env: gymnasium.Env, num_actions: int) -> bool:
     """Whether `info` holds an action mask at the start of an episode."""
-    with contextlib.suppress(Exception):  # to be reported where the environment is used
+    with contextlib.suppress(Exception):  # reported when the environment is used
         mask_in(None, env.reset(seed=0)[1], num_actions)
         return True
     return False
@@ -122,7 +122,7 @@ def _tells_mask(env: gymnasium.Env, num_actions: int) -> bool:
 def _spaces_of(
     env: gymnasium.Env | VectorEnv, seen: str, taken: str, bins: int | None, name: str
 ) -> tuple[PyTree, Reader, np.ndarray, bool]:
-    """Observation specs, how to read them, all actions, and whether observations hold a mask."""
+    """Observation specs, their reader, all actions, and whether observations hold a mask."""
     try:
         space, action_space = getattr(env, seen), getattr(env, taken)
     except Exception as error:  # also if there is none
@@ -134,7 +134,7 @@ def _spaces_of(
 
 
 def close_unused(env: gymnasium.Env | VectorEnv) -> None:
-    """Closes an environment that takes no step, ignoring errors that this may raise."""
+    """Closes an unused environment, ignoring errors."""
     with contextlib.suppress(Exception):
         env.close()
 
@@ -183,7 +183,7 @@ class _Single:
         self._metrics, self._has_mask = task.episode_metrics, task.has_action_mask
         self._env = task.create(render)
         self._arrange = arrangement_of(without_mask(self._env.observation_space, task.num_actions))
-        # Whole numbers as Python's own, which spaces recognise several times as fast as numpy's.
+        # Spaces recognise Python's integers several times as fast as numpy's.
         whole = isinstance(self._env.action_space, gymnasium.spaces.Discrete)
         self._actions = task.actions.tolist() if whole else list(task.actions)
 
@@ -212,7 +212,7 @@ class _Single:
         self._env.close()
 
 
-# --- vectors that somebody else steps -------------------------------------------------------------
+# --- Gymnasium's vectors --------------------------------------------------------------------------
 
 
 def from_vector(
@@ -222,10 +222,10 @@ def from_vector(
     bins: int | None = None,
     episode_metrics: tuple[str, ...] = (),
 ) -> HostEnvironment:
-    """Adapts a vector environment of Gymnasium's, in any autoreset mode.
+    """Adapts a Gymnasium vector environment, in any autoreset mode.
 
     Args:
-        create: makes a vector of that many environments; its second argument says whether frames
+        create: makes a vector of a number of environments; its second argument says whether frames
             will be rendered.
         name: the name in messages.
         bins: number of values that each dimension of a continuous action is discretised into.
@@ -246,21 +246,20 @@ class VectorTask(_Task):
 
 
 class GymnasiumVector(HostVector):
-    """Maps any autoreset mode to `HostStep`; the vector's metadata names it, by default NextStep.
+    """Maps any autoreset mode, from the vector's metadata or NextStep by default, to `HostStep`.
 
     - NextStep matches `HostStep`: a call that only resets follows every end of an episode.
-    - SameStep has already reset where a truncated episode's last observation is still needed. A
+    - SameStep has already reset a truncated episode whose last observation is still needed. A
       vector cannot skip an environment, so one step is played in the new episode, with an action
       that is legal there. A reset with `reset_mask` then discards that episode.
     - Disabled works the same way, except that all resets are requested here.
     """
 
     def __init__(self, vector: VectorEnv, task: VectorTask, seed: int) -> None:
-        """Wraps a vector; `seed` is that of its first environment."""
-        self._vector, self._task, self._seed = vector, task, seed
+        self._vector, self._task, self._seed = vector, task, seed  # of the first environment
         mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = AutoresetMode(mode)
-        self._ended = np.zeros(vector.num_envs, bool)  # by the latest step, and not begun anew
+        self._ended = np.zeros(vector.num_envs, bool)  # by the latest step, and not yet reset
 
     def reset(self) -> PyTree:
         return self._show(self._latest(self._vector.reset(seed=self._seed)[0]))
@@ -273,7 +272,7 @@ class GymnasiumVector(HostVector):
         return self._task.read(found), mask.reshape(len(mask), -1)
 
     def _latest(self, found: Any) -> PyTree:
-        """Reads what the vector shows, and keeps which actions are legal in its next step."""
+        """Reads the vector's observations, and keeps the legal actions of its next step."""
         observation, self._legal = self._read(found)
         return observation, self._legal
 
@@ -286,7 +285,7 @@ class GymnasiumVector(HostVector):
 
     def step(self, action: np.ndarray) -> HostStep:
         filler = self._ended
-        if self._legal is not None:  # the agent saw the last episode, not the one that has begun
+        if self._legal is not None:  # the agent saw the last episode, not the new one
             action = np.where(filler, self._legal.argmax(axis=-1), action)
         found, reward, terminated, truncated, info = self._vector.step(self._task.actions[action])
         terminated = np.asarray(terminated, bool) & ~filler
@@ -308,7 +307,7 @@ class GymnasiumVector(HostVector):
 
     def _after_disabled(self, found: Any, first: np.ndarray) -> PyTree:
         last = self._latest(found)
-        begin = first | self._ended  # those that were cut begin once more after their filler
+        begin = first | self._ended  # truncated ones begin again after their filler
         return _pick(self._ended, last, self._begin(begin)) if begin.any() else last
 
     def _after_same_step(self, found: Any, info: Mapping[str, Any], filler: np.ndarray) -> PyTree:

@@ -1,10 +1,10 @@
 """NetHack, by the NetHack Learning Environment (Küttler et al. 2020, arXiv:2006.13760).
 
 An observation has three parts. `screen` and `around` hold, for each cell of the dungeon and of a
-square around the hero, the character and its colour, as bytes: compact in replay. Networks see them
-as bits (`prepare`). A character's code is a name and not a quantity: to halve it means nothing,
-while from bits a first layer learns an embedding of whatever it needs to tell apart. `status` holds
-the numbers of the bottom lines on a logarithmic scale, for they range from 1 to millions.
+square around the hero, the character and its colour as bytes, which are compact in replay. Networks
+see them as bits (`prepare`), because a character's code is a name and not a quantity; from bits, a
+first layer can learn an embedding. `status` holds the numbers of the bottom lines, which range from
+1 to millions, on a logarithmic scale.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _ROWS, _COLUMNS = 21, 79
 _REACH = 4  # cells that `around` shows to each side of the hero
 _STATUS = 27
 _CHARACTER_BITS, _COLOUR_BITS = 7, 4
-_UNSEEDED = "NetHackChallenge-v0"  # forbids to choose seeds
+_UNSEEDED = "NetHackChallenge-v0"  # forbids choosing seeds
 
 
 def names() -> Sequence[str]:
@@ -58,7 +58,7 @@ def _create(item: str) -> Any:
     return load_env_creator(spec.entry_point)(
         **spec.kwargs,
         observation_keys=("chars", "colors", "blstats"),
-        max_episode_steps=2**31,  # the limit is kept here, for NLE's own spoils the last screen
+        max_episode_steps=2**31,  # `_Single` applies the limit; NLE's own spoils the last screen
         save_ttyrec_every=0,
     )
 
@@ -120,7 +120,7 @@ class _Single:
     def __init__(self, task: _NetHack) -> None:
         self._task = task
         self._env = _create(task.item)
-        # A game that NLE gives up it would play to its end, and show what is then left of it.
+        # NLE would play an aborted game to its end and show the remains.
         self._env._quit_game = lambda *_: None
         self._steps = 0
 
@@ -128,7 +128,7 @@ class _Single:
         if seed is not None:
             self._random = np.random.default_rng(seed)
         if self._task.item != _UNSEEDED:
-            # For every episode, or all of them would take place in the same dungeon.
+            # In every episode, or all of them would use the same dungeon.
             core, display = self._random.integers(2**31, size=2)
             self._env.seed(int(core), int(display), reseed=False)
         self._steps = 0
@@ -154,7 +154,7 @@ def _read(found: dict[str, np.ndarray]) -> PyTree:
     count, side = len(screen), 2 * _REACH + 1
     padded = np.zeros((count, _ROWS + side - 1, _COLUMNS + side - 1, 2), np.uint8)
     padded[:, _REACH:-_REACH, _REACH:-_REACH] = screen
-    # A view of every square of cells; the one at a hero's place has the hero in its middle.
+    # A view of every square of cells; the one at the hero's place is centred on the hero.
     squares = np.lib.stride_tricks.sliding_window_view(padded, (side, side), axis=(1, 2))
     column, row = found["blstats"][:, :2].T
     status = found["blstats"].astype(np.float32)

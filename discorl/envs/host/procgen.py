@@ -1,11 +1,10 @@
 """The 16 procedurally generated games of ProcGen, by EnvPool.
 
-Cobbe et al. 2020, arXiv:1912.01588; Weng et al. 2022, arXiv:2206.10558. Training sees a fixed set
-of levels, `levels` of them from `start_level` on; `levels=0` draws from all levels there are, as
-for a test.
+Cobbe et al. 2020, arXiv:1912.01588; Weng et al. 2022, arXiv:2206.10558. Training uses a fixed set
+of `levels` levels from `start_level` on; `levels=0` draws from all levels, as for a test.
 
-EnvPool's ProcGen is linked against Qt 5. Its libraries are looked for in the wheel PyQt5-Qt5, which
-`pip install "discorl[procgen]"` brings, and else where the system keeps them.
+EnvPool's ProcGen is linked against Qt 5. Its libraries are taken from the wheel PyQt5-Qt5, which
+`pip install "discorl[procgen]"` installs, or else from the system.
 """
 
 import ctypes
@@ -136,7 +135,6 @@ class EnvPoolVector(HostVector):
     """EnvPool's environments, which reset in the call after the end of an episode."""
 
     def __init__(self, pool: Any, count: int) -> None:
-        """Wraps a pool of `count` environments with image observations."""
         self._pool = pool
         self._ended = np.zeros(count, bool)
 

@@ -23,18 +23,18 @@ class Single(Protocol):
     def step(self, action: int) -> Outcome:
         """Returns the true next observation, reward, terminated, truncated, and metrics.
 
-        The metrics are the episode's, read where it ends.
+        The metrics are those of the episode, and only read at its end.
         """
 
     def render(self) -> np.ndarray | None:
-        """A picture, [height, width, 3] uint8; None if it cannot be drawn."""
+        """A frame, [height, width, 3] uint8; None if it cannot be drawn."""
 
     def close(self) -> None:
         """Releases all resources of the environment."""
 
 
 class MaskedSingle(Single, Protocol):
-    """A single environment in which not every action is always legal."""
+    """A single environment with an action mask."""
 
     def action_mask(self) -> np.ndarray:
         """Legal actions at the latest observation, [A] bool."""
@@ -56,8 +56,8 @@ class SerialVector(HostVector):
     ) -> None:
         """Makes one environment per seed.
 
-        `observation` declares one observation, to tell which environment deviates from it; by
-        default the first observation of the first environment counts. `read` maps the stacked
+        `observation` declares one observation, to find environments that deviate from it; by
+        default, it is the first environment's first observation. `read` maps the stacked
         observations to those that agents see.
         """
         self.seeds = list(seeds)
@@ -70,9 +70,9 @@ class SerialVector(HostVector):
         except BaseException:
             self.close()
             raise
-        self._cut = np.zeros(len(self.seeds), bool)  # by a truncation, and to be reset
-        self._drawn = False  # whether anybody asks for pictures
-        self._end: np.ndarray | None = None  # a picture of the end of the latest episode
+        self._cut = np.zeros(len(self.seeds), bool)  # truncated, to be reset by the next step
+        self._drawn = False  # whether `render` has been called
+        self._end: np.ndarray | None = None  # a frame of the end of the latest episode
 
     def reset(self) -> PyTree:
         observations = []
@@ -93,7 +93,7 @@ class SerialVector(HostVector):
         terminated, truncated, first = (np.zeros(count, bool) for _ in range(3))
         metrics: dict[str, np.ndarray] = {}
         i = 0
-        try:  # one for all: entering a context for each would cost as much as a quick step
+        try:  # around the loop: a context per environment would cost as much as a quick step
             for i, single in enumerate(self._singles):
                 if self._cut[i]:
                     observation, first[i] = single.reset(None), True
@@ -130,7 +130,7 @@ class SerialVector(HostVector):
         for single in self._singles:
             try:
                 single.close()
-            except ANYTHING as error:  # nothing of it is needed any more
+            except ANYTHING as error:
                 warnings.warn(f"an environment's close() raised {error!r}", stacklevel=2)
 
 
@@ -144,8 +144,8 @@ def _failure(error: BaseException, index: int) -> EnvironmentFailure:
 def batch(observations: Sequence[PyTree], expected: PyTree | None, read: Reader) -> PyTree:
     """Stacks and reads the observations of single environments: [E, ...].
 
-    `expected` declares one observation and is used only to find the culprit of an error. If it is
-    None, the first observation counts.
+    `expected` declares one observation, by default the first, and is only used to find the culprit
+    of an error.
 
     Raises:
         EnvironmentFailure: they do not stack or cannot be read; `index` names the culprit.
@@ -164,13 +164,13 @@ def batch(observations: Sequence[PyTree], expected: PyTree | None, read: Reader)
             if form != wanted:
                 message = f"returned an observation of {form}; expected {wanted}"
                 raise EnvironmentFailure(message, index) from None
-        raise EnvironmentFailure(f"returned observations of other forms: {error}") from None
+        raise EnvironmentFailure(f"returned observations that do not fit: {error}") from None
 
 
 def _side_by_side(observations: Sequence[PyTree]) -> PyTree:
     if isinstance(observations[0], np.ndarray):
         return _stack(observations)
-    # A list is an array that was written down as one.
+    # A list counts as an array, not as a tree.
     return jax.tree.map(
         lambda *parts: _stack(parts), *observations, is_leaf=lambda x: isinstance(x, list)
     )
@@ -179,7 +179,7 @@ def _side_by_side(observations: Sequence[PyTree]) -> PyTree:
 def _stack(parts: Sequence[Any]) -> np.ndarray:
     array = np.array(parts)
     if array.dtype.hasobject:
-        raise EnvironmentFailure("returned an observation that is not of numbers")
+        raise EnvironmentFailure("returned an observation that is not numeric")
     return array
 
 

@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as discorl's observations and actions."""
+"""Translates Gymnasium's spaces to observations and actions of discorl."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,10 +17,9 @@ ACTION_MASK = "action_mask"  # key of a mask in observations and in `info`
 def observation_of(space: spaces.Space, name: str) -> tuple[PyTree, Reader]:
     """Specs of a space's elements for a network, and a function that reads elements.
 
-    A `Box` stays as it is, except that float64 and int64 become float32. `Discrete`,
-    `MultiDiscrete` and `MultiBinary` become one-hot or binary float32. `Dict` and `Tuple` become
-    dicts and tuples of their parts; text in a `Dict` is left out. The function reads one element or
-    a batch of them.
+    A `Box` is unchanged, except that float64 and int64 become float32. `Discrete`, `MultiDiscrete`
+    and `MultiBinary` become one-hot or binary float32. `Dict` and `Tuple` become dicts and tuples
+    of their parts; text in a `Dict` is dropped. The function reads one element or a batch of them.
     """
     if isinstance(space, spaces.Dict):
         shown = {key: part for key, part in space.spaces.items() if not _is_text(part)}
@@ -42,7 +41,7 @@ def observation_of(space: spaces.Space, name: str) -> tuple[PyTree, Reader]:
 def arrangement_of(space: spaces.Space) -> Callable[[Any], PyTree]:
     """A function that turns one observation into arrays, in the structure of its space.
 
-    Environments may return lists for arrays, and dicts with more keys than they declare.
+    Environments may return lists instead of arrays, and dicts with undeclared keys.
     """
     if isinstance(space, spaces.Dict):
         shown = {key: part for key, part in space.spaces.items() if not _is_text(part)}
@@ -55,12 +54,12 @@ def arrangement_of(space: spaces.Space) -> Callable[[Any], PyTree]:
 
 
 def _is_text(space: spaces.Space) -> bool:
-    """Whether elements are strings, as missions of MiniGrid are."""
+    """Whether elements are strings, like MiniGrid's missions."""
     return space.dtype is not None and np.dtype(space.dtype).kind == "U"
 
 
 def without_mask(space: spaces.Space, num_actions: int) -> spaces.Space:
-    """The space without the part that is an action mask, if it is a `Dict` with one."""
+    """The space without its action mask, if it is a `Dict` with one."""
     if not isinstance(space, spaces.Dict) or ACTION_MASK not in space.spaces:
         return space
     if np.prod(space[ACTION_MASK].shape or ()) != num_actions:
@@ -73,10 +72,10 @@ def mask_in(
 ) -> np.ndarray:
     """The action mask in one observation or in `info`, [A] bool.
 
-    Where an episode is over, there may be none: no action is legal then.
+    It may be missing when the episode is over; no action is legal then.
 
     Raises:
-        EnvironmentFailure: neither holds a mask of that many actions.
+        EnvironmentFailure: neither holds a mask of `num_actions` actions.
     """
     mask = found.get(ACTION_MASK) if isinstance(found, Mapping) else None
     mask = info.get(ACTION_MASK) if mask is None else mask
@@ -130,7 +129,7 @@ def _digits(
 def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
     """All actions, [A, ...]; the environment gets the row of the chosen action.
 
-    Continuous dimensions are discretised into `bins` values each; None refuses them.
+    Continuous dimensions are discretised into `bins` values each; None rejects them.
     """
     discrete = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
     if discrete and bins is not None:
@@ -144,13 +143,13 @@ def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
         raise UserError(f"{name}: actions of {space} are not supported; expected Discrete")
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise UserError(
-            f"{name}: actions of {space} are not bounded; expected bounds, between which to choose "
-            "values: set them in a wrapper of your own"
+            f"{name}: actions of {space} are not bounded; expected finite bounds: set them in a "
+            "wrapper of your own"
         )
     if bins is None:
         raise UserError(
-            f"{name}: actions of {space} are continuous; give bins, as in `bins=5`, to choose "
-            "among so many values for each of them"
+            f"{name}: actions of {space} are continuous; give bins, as in `bins=5`, to discretise "
+            "each dimension"
         )
     if bins < 2:
         raise UserError(f"{name}: bins is {bins} for actions of {space}; expected at least 2")

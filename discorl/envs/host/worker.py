@@ -1,7 +1,7 @@
 """A process that steps some of a vector's environments; see `discorl.envs.host.workers`.
 
-It reads commands from a pipe, and actions from memory that it shares with the process that started
-it; there it writes what follows from them. It ends with the pipe, or with that process.
+It reads commands from a pipe and actions from memory that it shares with its parent process, and
+writes the results to that memory. It exits when the pipe closes or the parent dies.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from discorl.envs.host.serial import SerialVector
 from discorl.types import PyTree
 
 RESET, STEP, RENDER = b"reset", b"step", b"render"
-_ALIGNMENT = 64  # bytes; arrays of different workers' environments share few cache lines
+_ALIGNMENT = 64  # bytes, so that arrays do not share cache lines
 _LOOK_SECONDS = 1.0
 
 
@@ -43,7 +43,7 @@ class Board:
 
 
 def board_size(observation: PyTree, count: int, mask: int | None) -> int:
-    """Bytes of a board for `count` environments with action masks of that length, if any."""
+    """Bytes of a board for `count` environments with action masks of length `mask`, if any."""
     return sum(map(_padded, jax.tree.leaves(_description(observation, count, mask))))
 
 
@@ -80,7 +80,7 @@ class Job:
 
     functions: bytes  # pickled: makes one environment, and reads observations; see `SerialVector`
     seeds: list[int]  # of its environments
-    start: int  # which of the vector's environments is its first
+    start: int  # index of its first environment in the vector
     count: int  # environments of the vector
     observation: PyTree  # shapes and dtypes of one
     mask: int | None = None  # length of an action mask, if environments have one
@@ -106,11 +106,11 @@ def main(pipe: int, memory: int, parent: int) -> None:
         shared = mmap.mmap(memory, board_size(*sizes))
         _Server(connection, job, board_on(shared, *sizes)).serve()
     except (EOFError, ConnectionError):
-        return  # nobody is there any more
+        return  # the parent has closed the pipe
 
 
 def _end_with(parent: int) -> None:
-    """Exits when the parent does, even in the middle of a step that hangs."""
+    """Exits when the parent does, even during a step that hangs."""
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
     os._exit(1)
@@ -140,7 +140,7 @@ class _Server:
         except EnvironmentFailure as error:
             index = None if error.index is None else error.index + self._job.start
             answer = {"failure": str(error), "index": index}
-        except BaseException as error:  # Ctrl-C is not for a worker: it is the environment's own
+        except BaseException as error:  # workers get no Ctrl-C, so it is the environment's
             answer = {"failure": f"raised {type(error).__name__}: {error}", "index": None}
         self._connection.send_bytes(b"" if answer is None else json.dumps(answer).encode())
 

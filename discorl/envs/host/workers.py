@@ -1,7 +1,7 @@
 """A vector that steps its environments in several processes.
 
-For slow environments that hold the GIL while they step. The experience is the same as in
-`SerialVector`, whatever the number of processes.
+It is for slow environments that hold the GIL while they step. The experience is the same as in
+`SerialVector`, for any number of processes.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ from discorl.envs.host.worker import Job
 from discorl.runs import memory
 from discorl.types import PyTree, UserError
 
-_CLOSING_SECONDS = 5.0  # after which a worker is killed
-# First of all, Linux is asked to kill the worker with the thread that started it: a step that is
-# stuck in C, holding Python's lock, would keep the worker from ever looking, and so does an import.
+_CLOSING_SECONDS = 5.0  # until a worker is killed
+# Linux kills the worker with the thread that started it. A worker that is stuck in C or in an
+# import, holding the GIL, could not check whether its parent lives.
 _COMMAND = """
 import ctypes, os, sys
 if sys.platform == "linux":
@@ -38,7 +38,7 @@ if os.getppid() == {parent}:
     from discorl.envs.host.worker import main
     main({pipe}, {memory}, {parent})
 """
-# A worker computes little, and never on an accelerator, which the learner has.
+# A worker computes little; the accelerator belongs to the learner.
 _ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
 
 
@@ -98,7 +98,7 @@ class _Worker:
 
 
 class WorkerVector(HostVector):
-    """Steps environments in worker processes, each of which holds a contiguous block."""
+    """Steps environments in worker processes, each of which has a contiguous block."""
 
     def __init__(
         self,
@@ -196,17 +196,17 @@ def _start(indices: range, memory: int) -> _Worker:
             [sys.executable, "-c", command],
             pass_fds=(theirs.fileno(), memory),
             stdin=subprocess.DEVNULL,
-            stdout=2,  # what an environment prints is not what a command prints
+            stdout=2,  # standard output is for the command's results
             env=os.environ | _ENVIRONMENT,
-            process_group=0,  # Ctrl-C is for the process that started it
+            process_group=0,  # only the parent gets Ctrl-C
         )
     return _Worker(process, ours, indices)
 
 
 def _shared_file(size: int) -> IO[bytes]:
-    """A file without a name, in memory if there is room: whatever happens, nothing of it remains.
+    """An anonymous file, which leaves nothing behind; in memory if there is room.
 
-    The room is taken at once. A file that is only promised it would kill a worker by SIGBUS.
+    Its space is allocated at once. Running out of space later would kill a worker by SIGBUS.
     """
     folders = ["/dev/shm"] if os.access("/dev/shm", os.W_OK) else []
     for folder in [*folders, tempfile.gettempdir()]:
@@ -228,7 +228,7 @@ def _shared_file(size: int) -> IO[bytes]:
 
 def _pickle(functions: tuple[Callable[[], Single], Reader | None]) -> bytes:
     try:
-        import cloudpickle  # comes with Gymnasium, and takes functions within functions
+        import cloudpickle  # comes with Gymnasium, and pickles nested functions
     except ImportError:
         dumps = pickle.dumps
     else:

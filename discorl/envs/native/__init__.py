@@ -1,1 +1,1 @@
-"""Adapters for suites that are written in JAX; `discorl.envs.suites` lists them."""
+"""Adapters for suites written in JAX; `discorl.envs.suites` lists them."""

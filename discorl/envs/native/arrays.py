@@ -1,4 +1,4 @@
-"""What adapters share: the item of a suite, and dtypes that compiled loops can carry."""
+"""Helpers of adapters: their base class, and dtypes that compiled loops can carry."""
 
 import dataclasses
 import functools
@@ -12,12 +12,12 @@ from discorl.types import PyTree
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Adapted(Environment[PyTree]):
-    """An environment of another package; its observations are like those of its `reset`."""
+    """An environment of another package; `reset` determines the observation's shapes."""
 
     item: str  # its name in the suite
-    environment: Any  # the package's
+    environment: Any  # of the package
 
-    @functools.cached_property  # to trace a reset takes a while
+    @functools.cached_property  # tracing a reset takes a while
     def observation(self) -> PyTree:
         observation = jax.eval_shape(self.reset, jax.random.key(0))[1]
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), observation)
@@ -27,7 +27,7 @@ def fix_types(tree: PyTree) -> PyTree:
     """Turns all leaves into arrays that are not weakly typed.
 
     A compiled loop only carries values whose types do not change, and a Python number in a state
-    would change its type when it meets an array.
+    changes its type when combined with an array.
     """
 
     def fix(leaf: PyTree) -> jax.Array:

@@ -68,7 +68,7 @@ class Craftax(Adapted):
         )
 
     def _encode(self, observation: Array) -> Array:
-        if observation.ndim == 3:  # which Craftax divides by 255
+        if observation.ndim == 3:  # an image, which Craftax divides by 255
             return jnp.round(observation * 255).astype(jnp.uint8)
         return observation
 

@@ -1,8 +1,7 @@
 """The suite `gymnax`: MinAtar, classic control, bsuite and small worlds, written in JAX.
 
-gymnax's own `step` resets an episode that ends. Here its parts are called, `step_env`,
-`is_truncated` and `reset_env`, so that whoever acts sees the last observation and decides when to
-reset.
+gymnax's `step` resets an episode that ends. The adapter calls its parts `step_env`, `is_truncated`
+and `reset_env` instead, so that the caller sees the last observation and decides when to reset.
 """
 
 import dataclasses
@@ -35,8 +34,8 @@ def make(item: str, *, bins: int | None = None, **parameters: specs.Value) -> En
 
     Args:
         item: its name in gymnax, such as `Breakout-MinAtar`.
-        bins: for continuous actions: how many values each dimension is cut into.
-        **parameters: of gymnax's own for this environment, such as `max_steps_in_episode`.
+        bins: number of values that each dimension of a continuous action is discretised into.
+        **parameters: gymnax's parameters of this environment, such as `max_steps_in_episode`.
     """
     environment, settings = gymnax.make(item)
     known = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
@@ -57,12 +56,12 @@ def adapt(
     bins: int | None = None,
     item: str | None = None,
 ) -> "Gymnax":
-    """An environment with gymnax's interface as one of discorl's.
+    """Adapts an environment with gymnax's interface.
 
     Args:
         environment: an object with gymnax's methods, such as one of your own.
-        settings: its parameters; by default its own.
-        bins: for continuous actions: how many values each dimension is cut into.
+        settings: its parameters; by default `default_params`.
+        bins: number of values that each dimension of a continuous action is discretised into.
         item: its name; by default that of its class.
     """
     settings = environment.default_params if settings is None else settings
@@ -89,15 +88,15 @@ def _fit(item: str, name: str, value: specs.Value, default: Any) -> specs.Value:
 
 
 def _actions(item: str, space: Any, bins: int | None) -> np.ndarray:
-    """The action that each number means: [A], or [A, dimensions] for continuous ones cut up."""
+    """All actions in gymnax's form: [A], or [A, dimensions] for discretised ones."""
     if isinstance(space, gymnax.environments.spaces.Discrete):
         if bins is not None:
             raise UserError(f"gymnax:{item} has {space.n} discrete actions: it takes no bins")
         return np.arange(space.n, dtype=np.int32)
     if bins is None:
         raise UserError(
-            f"gymnax:{item} has continuous actions, and rules choose among finitely many: cut each "
-            f"dimension into values with gymnax:{item},bins=5"
+            f"gymnax:{item} has continuous actions, and rules need discrete ones: discretise each "
+            f"dimension with gymnax:{item},bins=5"
         )
     integer("bins", bins, least=2, owner=f"gymnax:{item}")
     low, high = (np.broadcast_to(end, space.shape).ravel() for end in (space.low, space.high))
@@ -107,15 +106,15 @@ def _actions(item: str, space: Any, bins: int | None) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gymnax(Adapted):
-    """An environment of gymnax. What it observes as one of n numbers comes as one-hot, [n] bool."""
+    """An environment of gymnax. Discrete observations become one-hot vectors, [n] bool."""
 
     settings: Any  # gymnax's parameters
-    actions: np.ndarray  # [A, ...], what each action is to gymnax
-    scored: bool = False  # whether it is gymnax's own, with its own parameters
+    actions: np.ndarray  # [A, ...], gymnax's actions
+    scored: bool = False  # whether it is a registered one with default parameters
 
     @property
     def name(self) -> str:
-        """What a run that is given the object records."""
+        """The name that a run records if it is given the object."""
         return f"gymnax:{self.item}"
 
     @property
@@ -145,7 +144,7 @@ class Gymnax(Adapted):
         return observation
 
     def reference(self) -> Reference | None:
-        """From random play to the trained agents that gymnax lists, for a few of them."""
+        """From random play to gymnax's trained agents, for a few environments."""
         return references.lookup("gymnax", self.item) if self.scored else None
 
     def render(self, state: PyTree) -> np.ndarray | None:

@@ -15,7 +15,7 @@ from discorl.types import Array, Key, PyTree, UserError
 from discorl.types.validation import integer
 
 # Tasks of a single agent with at most a thousand combinations of actions. FlatPack and JobShop have
-# more, Sokoban has a suite of its own, and the others are for several agents.
+# more, Sokoban has its own suite, and the others are for several agents.
 _ITEMS = (
     "Game2048-v1",
     "GraphColoring-v1",
@@ -43,7 +43,7 @@ def names() -> Sequence[str]:
 
 
 def make(item: str, *, time_limit: int | None = None) -> Environment:
-    """Builds a task; `time_limit` is for tasks that have one, and defaults to Jumanji's own."""
+    """Builds a task; `time_limit`, for tasks that have one, defaults to Jumanji's."""
     settings = {}
     if time_limit is not None:
         integer("time_limit", time_limit, least=1, owner="jumanji")
@@ -56,7 +56,7 @@ def make(item: str, *, time_limit: int | None = None) -> Environment:
 
 
 def _actions(item: str, spec: Any) -> np.ndarray:
-    """What each action is to Jumanji: [A], or [A, dimensions]."""
+    """Jumanji's actions: [A], or [A, dimensions]."""
     if hasattr(spec, "num_values") and np.ndim(spec.num_values) == 0:
         return np.arange(int(spec.num_values), dtype=np.int32)
     sizes = np.asarray(spec.num_values).ravel()
@@ -67,8 +67,8 @@ def _actions(item: str, spec: Any) -> np.ndarray:
 class Jumanji(Adapted):
     """A task of Jumanji; the state holds Jumanji's and the action mask.
 
-    Observations are dicts of the parts that Jumanji's have, without the mask. An episode that ends
-    at its time limit counts as truncated: Jumanji merges the two.
+    Observations are dicts of Jumanji's fields without the mask. Jumanji merges terminations and
+    time limits; here, an episode that ends at its time limit counts as truncated.
     """
 
     actions: np.ndarray  # [A, ...]
@@ -102,7 +102,7 @@ class Jumanji(Adapted):
 
 
 def _split(seen: Any) -> tuple[PyTree, Array | None]:
-    """What an agent sees, and the mask, [A] bool; actions are in the order of `combinations`."""
+    """The observation without its mask, and the mask, [A] bool, in the order of `combinations`."""
     parts = seen._asdict()
     mask = parts.pop(_MASK, None)
     return parts, None if mask is None else mask.astype(bool).ravel()

@@ -20,7 +20,7 @@ _PREFIX = "MiniGrid-"
 
 
 def names() -> Sequence[str]:
-    """MiniGrid's tasks; those of XLand need rule sets that must be downloaded."""
+    """MiniGrid's tasks. XLand's are left out, because they need downloaded rule sets."""
     registered = xminigrid.registered_environments()
     return [name.removeprefix(_PREFIX) for name in registered if name.startswith(_PREFIX)]
 

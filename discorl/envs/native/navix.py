@@ -1,7 +1,7 @@
 """The suite `navix`: MiniGrid's tasks by NAVIX, written in JAX.
 
-NAVIX's own `step` resets an episode that has ended. Here `_step` is called, so that whoever acts
-decides when to reset.
+NAVIX's `step` resets an episode that has ended. The adapter calls `_step` instead, so that the
+caller decides when to reset.
 """
 
 import dataclasses

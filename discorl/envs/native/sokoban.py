@@ -1,6 +1,6 @@
 """The suite `sokoban`: push boxes onto targets, by Jumanji, written in JAX.
 
-Jumanji's Sokoban has no action masks: a move that is not possible leaves the board as it is.
+Jumanji's Sokoban has no action masks: an impossible move leaves the board unchanged.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from discorl.types import Array, Key, PyTree, UserError
 from discorl.types.validation import integer
 
 _OFFLINE = {"simple": generator.SimpleSolveGenerator, "toy": generator.ToyGenerator}
-# Boxoban's levels (Guez et al. 2018), as Jumanji's authors publish them.
+# Boxoban's levels (Guez et al. 2018), as published by Jumanji's authors.
 _DOWNLOADED = (
     "unfiltered-train",
     "unfiltered-valid",
@@ -45,7 +45,7 @@ def _levels(item: str) -> generator.Generator:
         return _OFFLINE[item]()
     try:
         return generator.HuggingFaceDeepMindGenerator(item)
-    except Exception as error:  # whatever the network or its library has to say
+    except Exception as error:  # from the network or its library
         raise UserError(
             f"sokoban:{item} needs a set of levels that could not be downloaded ({error}); "
             "sokoban:toy and sokoban:simple need none"
@@ -56,9 +56,9 @@ def _levels(item: str) -> generator.Generator:
 class Sokoban(Adapted):
     """Sokoban on a board of 10x10 with four boxes.
 
-    A box pushed onto a target gives 1, one pushed off it -1, the last one 10 more, and every step
+    Pushing a box onto a target gives 1, pushing it off -1, the last box 10 more, and every step
     -0.1. Solving the level terminates; running out of steps truncates. The actions are up, right,
-    down and left. Observations are [10, 10, 4] bool: is a square a wall, target, agent or box?
+    down and left. Observations are [10, 10, 4] bool: planes of walls, targets, agent and boxes.
     """
 
     num_actions = 4

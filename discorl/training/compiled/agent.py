@@ -64,7 +64,6 @@ class CompiledAgent:
         self, params: Params, actor: ActorState, key: Key
     ) -> tuple[ActorState, Trajectory, EpisodeStatistics]:
         """Acts for one rollout, [T, E]."""
-
         policy = functools.partial(self.policy, params)
         actor, trajectory, episodes = acting.rollout(
             self.stacked_environment, policy, actor, key, self.config.unroll
@@ -86,7 +85,7 @@ class CompiledAgent:
         metrics = {
             STEP: steps,
             EPISODES: episodes.count,
-            # NaN where no episode ended: there is nothing to report.
+            # NaN if no episode ended.
             RETURN: episodes.return_sum / episodes.count,
             LENGTH: episodes.length_sum / episodes.count,
         }
@@ -102,8 +101,8 @@ class CompiledAgent:
     def run(self, state: TrainState, eta: Params, count: Array) -> tuple[TrainState, Metrics]:
         """Makes `count` updates; their metrics fill the first rows of arrays [LONGEST_CALL].
 
-        The count is not part of the program: one program serves calls of any length, so that how
-        a run is cut into calls cannot change its results.
+        The count is an argument of the program. One program thus serves calls of any length, and
+        the division of a run into calls cannot change its results.
         """
         shapes = jax.eval_shape(self.update, state, eta)[1]
         table = jax.tree.map(lambda x: jnp.zeros((LONGEST_CALL, *x.shape), x.dtype), shapes)

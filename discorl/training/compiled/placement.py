@@ -1,4 +1,4 @@
-"""Where a training state lives when there are several devices, in one process or in many."""
+"""Placement of a training state on several devices, in one process or in many."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,7 @@ _AXIS = "parts"
 
 
 def place(state: TrainState, shardings: Any) -> TrainState:
-    """The state spread as `placement` says; every process has all of it, or its own share of it."""
+    """Shards a state as `placement` says; a process holds all of it or its own shards."""
 
     def placed(x: Array, sharding: NamedSharding) -> Array:
         if x.sharding == sharding:
@@ -27,11 +27,11 @@ def place(state: TrainState, shardings: Any) -> TrainState:
 
 
 def placement(config: TrainConfig, state: TrainState) -> Any:
-    """Shardings of a state, a tree like it; None: one device has it all.
+    """Shardings of a state, a tree like it; None: one device holds it all.
 
-    Several seeds are spread over the devices, each of which trains its own. A single agent is
-    spread by its environments, replay and batch, if `data_parallel` says so; every device then has
-    the parameters. All processes take part with equally many devices.
+    Several seeds are spread over the devices, each of which trains its own. With `data_parallel`, a
+    single agent's environments, replay and batch are sharded and its parameters are replicated. All
+    processes use the same number of devices.
     """
     parts = config.seeds if config.seeds > 1 else config.agent.data_parallel
     devices: dict[int, list[jax.Device]] = {}

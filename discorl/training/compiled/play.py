@@ -19,7 +19,7 @@ def make_play(agent: CompiledAgent, episodes: int, greedy: bool, max_steps: int)
 
 
 def play(one: Callable, params_by_seed: list[Params], key: Key) -> Episodes:
-    """Plays one episode in each of several environments, to avoid a bias to short ones."""
+    """Plays one episode per environment, which avoids a bias toward short episodes."""
     keys = jax.random.split(key, len(params_by_seed))
     played = [one(params, key) for params, key in zip(params_by_seed, keys, strict=True)]
     returns, lengths, ended = (np.stack([np.asarray(p[i]) for p in played]) for i in range(3))
@@ -45,7 +45,7 @@ def _choose(
 def _play(
     agent: CompiledAgent, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
 ) -> tuple[Array, Array, Array]:
-    """Return, length, and whether the episode ended by itself: [episodes] each."""
+    """Returns, lengths, and whether the episodes ended by themselves: [episodes] each."""
     environment = agent.stacked_environment
     reset_key, key = jax.random.split(key)
     state, observation = jax.vmap(environment.reset)(jax.random.split(reset_key, episodes))
@@ -62,7 +62,7 @@ def _play(
         )
         keys = jax.random.split(step_key, episodes)
         state, result = jax.vmap(environment.step)(state, action, keys)
-        # Episodes that have ended are stepped on without an effect on what is counted.
+        # Ended episodes keep stepping, without effect on the results.
         total = total + jnp.where(ended, 0, result.reward)
         length = length + ~ended
         ended = ended | result.terminated | result.truncated
@@ -85,7 +85,7 @@ def _play(
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """A moment of an episode, and what was done at it."""
+    """A moment of an episode, and the action taken at it."""
 
     environment: PyTree  # the environment's state
     observation: PyTree  # of `CompiledAgent.stacked_environment`

@@ -74,7 +74,7 @@ class CompiledTrainer(Trainer):
         return with_learning_rate(state, config.agent.optimiser.learning_rate)
 
     def _place(self, state: TrainState) -> TrainState:
-        """The state on the devices that share it."""
+        """Shards the state over the devices."""
         shardings = placement(self.config, state)
         return state if shardings is None else place(state, shardings)
 
@@ -92,10 +92,9 @@ class CompiledTrainer(Trainer):
         assert self._run is not None
         try:
             state, metrics = self._run(self._place(state), self.eta, count)
-            # Metrics come to the host at once; the state stays where it is.
             return state, jax.device_get(metrics), count
         except jax.errors.JaxRuntimeError as error:
-            if processes.count() > 1:  # most likely another one is gone; all start again
+            if processes.count() > 1:  # most likely another one has died; all restart
                 raise
             # The state was donated, so there is nothing left to save.
             raise UserError(
@@ -144,7 +143,7 @@ class CompiledTrainer(Trainer):
                 shardings,
             )
             mesh = jax.tree.leaves(shardings)[0].mesh
-            processes.connect(mesh)  # now: processes may take unequally long to compile
+            processes.connect(mesh)  # before compiling, whose duration varies between processes
             out = shardings, NamedSharding(mesh, PartitionSpec())  # metrics are read everywhere
         run = jax.jit(function, donate_argnums=0, out_shardings=out)
         compiled = run.lower(state, self.eta, count).compile()

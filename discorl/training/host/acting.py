@@ -31,8 +31,8 @@ class Rollout:
     """The experience of `E` environments in one rollout."""
 
     trajectory: Trajectory  # [T, E], on the device
-    episodes: list[Episode]  # that finished
-    steps: int  # taken in all environments; a filler is not one
+    episodes: list[Episode]  # finished ones
+    steps: int  # over all environments, without fillers
 
 
 class HostActor:
@@ -44,16 +44,15 @@ class HostActor:
     """
 
     def __init__(self, programs: ActingPrograms, seed: int, *, render: bool = False) -> None:
-        """Prepares to act; nothing runs before `start`."""
         self._environment, self._expected = programs.environment, programs.environment.observation
         self._programs = CompiledPrograms(programs)
         self._length, self._count = programs.length, programs.count
-        self._oldest = max(1, programs.size - 1)  # an age of 0 is that of first observations only
+        self._oldest = max(1, programs.size - 1)  # only first observations have age 0
         self._render = render
         self._reset(seed)
 
     def with_seed(self, seed: int) -> Self:
-        """An actor like this one in other environments; they share the compiled programs."""
+        """An actor in other environments that shares the compiled programs."""
         other = copy.copy(self)
         other._reset(seed)
         return other
@@ -63,12 +62,12 @@ class HostActor:
         self._seed = seed
         self._vector: HostVector | None = None
         self._taken = 0  # steps of the vector
-        self._called_at: float | None = None  # when the environments were asked, if they are busy
+        self._called_at: float | None = None  # start of the pending call to the environments
         self._running = RunningEpisodes.at_start(count)
         self._age = np.zeros(count, np.int32)
 
     def start(self, params: Params) -> None:
-        """Starts environments and their first episodes, and compiles for such parameters."""
+        """Starts environments and their first episodes, and compiles for these parameters."""
         with self._failures_located():
             self._vector = self._environment.start(self._count, self._seed, render=self._render)
             found = self._vector.reset()
@@ -113,12 +112,12 @@ class HostActor:
                 if masks is not None:
                     masks[t + 1] = self._mask
                 np.add(age[t], 1, out=age[t + 1], where=~buffer.first[t])
-        finally:  # also if a step fails, which may have begun with an earlier one's NaN
+        finally:  # also if a step fails: an earlier NaN may be the cause
             self._check(buffer, leaves, before)
         age = np.minimum(age, self._oldest)
         transitions, episodes, self._running = buffer.finish(self._running)
         self._recurrent_state, self._age, self._page = recurrent_state, age[-1], page
-        # The device may go on reading these arrays; nothing is written into them any more.
+        # The device may still read these arrays, so they are not written to again.
         arrays = {"action": action, "behaviour_logits": logits, **vars(transitions)}
         sent, ages, action_mask = self._programs.send((arrays, age, masks))
         seen = jax.device_put(page)
@@ -241,9 +240,9 @@ class HostActor:
 
 
 def check_mask(mask: np.ndarray, expected: tuple[int, int], over: np.ndarray) -> None:
-    """Refuses an action mask of another shape than [E, A], or without a legal action.
+    """Rejects an action mask whose shape is not [E, A], or without a legal action.
 
-    `over`, [E] bool, is where an episode has ended: there, no action needs to be legal.
+    No action needs to be legal where an episode is `over`, [E] bool.
     """
     if mask.shape != expected:
         raise EnvironmentFailure(

@@ -22,7 +22,7 @@ class ActorThread:
         self._requests: queue.SimpleQueue[tuple[Params, Array] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Rollout | BaseException | None] = queue.SimpleQueue()
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
-        # A daemon, so that an environment that hangs cannot keep the process.
+        # A daemon, so that a hanging environment cannot keep the process alive.
         self._thread = threading.Thread(target=self._serve, args=(like,), daemon=True)
         self._thread.start()
 
@@ -41,7 +41,7 @@ class ActorThread:
             EnvironmentFailure: an environment failed or hangs; every later call raises it, too.
         """
         rollout = self._next()
-        assert rollout is not None, "what follows the start is a rollout"
+        assert rollout is not None
         return rollout
 
     def _next(self) -> Rollout | None:
@@ -68,7 +68,7 @@ class ActorThread:
             self._results.put(None)
             while (request := self._requests.get()) is not None:
                 self._results.put(self.actor.rollout(*request))
-        except BaseException as error:  # whatever it is, it ends the run and not this thread alone
+        except BaseException as error:  # raised again in the main thread
             self._results.put(error)
         finally:
             self.actor.close()

@@ -15,8 +15,8 @@ from discorl.training.host.rollout import Episode
 from discorl.training.trainer import Episodes
 from discorl.types import Array, Key, Params, PyTree
 
-MOST_ENVIRONMENTS = 16  # that episodes are played in at once
-ROLLOUT = 32  # steps between two looks at the episodes
+MOST_ENVIRONMENTS = 16  # played in parallel
+ROLLOUT = 32  # steps between two checks of the episodes
 
 
 def _actor(
@@ -36,7 +36,7 @@ def _actor(
 def play(
     agent: HostAgent, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
 ) -> Episodes:
-    """Plays equally many episodes in each of several environments, to avoid a bias to short ones.
+    """Plays equally many episodes per environment, which avoids a bias toward short episodes.
 
     `max_steps` is checked every `ROLLOUT` steps. An environment whose episode was stopped is not
     used again, so there may be fewer episodes than requested.
@@ -46,7 +46,7 @@ def play(
     seed_key, key = jax.random.split(key)
     actor = _actor(agent, seed_key, greedy, count=count, length=ROLLOUT, render=False)
     finished: list[list[Episode]] = [[] for _ in range(count)]
-    stopped: dict[int, Episode] = {}  # as they were then; their environments count no further
+    stopped: dict[int, Episode] = {}  # by environment; later episodes there are ignored
     with contextlib.closing(ActorThread(actor, params)) as thread:
         thread.wait_for_start()
         rollouts = 0
@@ -89,7 +89,6 @@ def film(
 ) -> list[np.ndarray]:
     """Frames of one episode; [] if the environment cannot be rendered."""
     seed_key, key = jax.random.split(key)
-    # Frame by frame: a step at a time.
     actor = _actor(agent, seed_key, greedy, count=1, length=1, render=True)
     frames: list[np.ndarray] = []
     with contextlib.closing(ActorThread(actor, params)) as thread:

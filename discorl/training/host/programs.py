@@ -1,7 +1,7 @@
 """The compiled part of acting on the host.
 
-A step only asks the device for logits, because the latency of a call counts once per step. Noise
-is drawn before a rollout; the host collects the trajectory and sends it to the device afterwards.
+A step calls the device once, for logits, to keep latency low. Noise is drawn before a rollout. The
+host collects the trajectory and sends it to the device afterwards.
 """
 
 import dataclasses
@@ -24,8 +24,7 @@ from discorl.types import Array, Key, Params, PyTree, Trajectory
 # the next recurrent state; see `discorl.agent.acting.Policy`.
 Policy = Callable[[Params, PyTree, PyTree, Array | None], tuple[Array, PyTree]]
 
-
-_ALIGNMENT = 64  # bytes; of other arrays on the host, a device that is the processor makes a copy
+_ALIGNMENT = 64  # bytes; JAX's CPU backend copies other host arrays
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The buffer of a host rollout, and the transitions and episodes made from it.
 
-While environments step, their results are only stored. All arithmetic waits for the end of the
-rollout, where it takes a few operations on whole arrays instead of many small ones per step.
+Results are only stored while environments step. All arithmetic is done at the end of the rollout,
+in a few operations on whole arrays instead of many small ones per step.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ class Episode:
     index: int  # of its environment
     total: float  # undiscounted return
     length: int
-    metrics: Mapping[str, float]  # those in `HostEnvironment.episode_metrics` that were reported
+    metrics: Mapping[str, float]  # the reported ones of `HostEnvironment.episode_metrics`
 
 
 def mean_or_nan(values: Sequence[float]) -> float:
@@ -46,11 +46,10 @@ class RunningEpisodes:
 
     @classmethod
     def at_start(cls, count: int) -> "RunningEpisodes":
-        """Those of freshly reset environments."""
+        """The episodes of freshly reset environments."""
         return cls(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64))
 
     def as_list(self) -> list[Episode]:
-        """The same as a list."""
         totals, lengths = self.total.tolist(), self.length.tolist()
         rows = enumerate(zip(totals, lengths, strict=True))
         return [Episode(index, total, length, NO_METRICS) for index, (total, length) in rows]
@@ -73,7 +72,7 @@ class RolloutBuffer:
         shape = (length, count)
         self._reward = np.empty(shape, np.float32)
         self._terminated, self._truncated, self.first = (np.empty(shape, bool) for _ in range(3))
-        self._metrics: dict[int, dict[str, np.ndarray]] = {}  # by the step, where there are any
+        self._metrics: dict[int, dict[str, np.ndarray]] = {}  # by step
         self.written = 0  # steps
 
     def add(self, t: int, step: HostStep) -> None:
@@ -81,18 +80,18 @@ class RolloutBuffer:
         self._terminated[t] = step.terminated
         self._truncated[t] = step.truncated
         self.first[t] = step.first
-        if step.metrics:  # which the next step may overwrite
+        if step.metrics:  # copied, because the next step may overwrite them
             self._metrics[t] = {name: np.array(column) for name, column in step.metrics.items()}
         self.written = t + 1
 
     def checks(self) -> list[tuple[str, np.ndarray]]:
-        """Possible problems, and where they do not occur: [steps written, E] bool."""
+        """Messages of possible problems, and where all is well: [steps written, E] bool."""
         rows = slice(self.written)
-        # What a truncated episode would be bootstrapped from must be there.
+        # A truncated episode bootstraps from its last observation, which must be present.
         shown = ~(self._truncated[rows] & self.first[rows])
         return [
             (not_finite("a reward"), np.isfinite(self._reward[rows])),
-            ("began an episode in place of a truncated one's last observation", shown),
+            ("returned a new episode instead of the last observation of a truncated one", shown),
         ]
 
     def finish(self, before: RunningEpisodes) -> tuple[Transitions, list[Episode], RunningEpisodes]:
@@ -101,7 +100,7 @@ class RolloutBuffer:
         `before` are the episodes that were running when the rollout began.
         """
         over = self._terminated | self._truncated
-        follows = over & ~self.first  # a filler, unless this is one
+        follows = over & ~self.first  # a filler follows, unless this step is one
         filler = np.empty((len(over) + 1, *over.shape[1:]), bool)
         filler[0] = before.ended
         for t, row in enumerate(follows):
@@ -122,7 +121,7 @@ class RolloutBuffer:
         """Finished episodes, and returns [E] and lengths [E] of the running ones."""
         totals = before.total + np.cumsum(transitions.reward, axis=0, dtype=float)
         lengths = before.length + np.cumsum(~transitions.filler, axis=0)
-        # What had been summed up in an environment when its latest episode ended.
+        # Cumulative sums at the end of each environment's latest episode.
         total, length = [0.0] * len(before.total), [0] * len(before.length)
         episodes = []
         sums = totals[ended].tolist(), lengths[ended].tolist()

@@ -1,8 +1,8 @@
-"""The trainer for environments on the host: they are stepped while the device learns.
+"""The trainer for environments on the host, which step while the device learns.
 
-A thread acts for the next rollout while the device makes an update with the last one. The
-parameters that act are therefore always one update behind those that learn. The order of the data,
-and the parameters they were collected with, do not depend on how fast anything runs.
+A thread collects the next rollout while the device makes an update with the last one. The acting
+parameters are therefore always one update behind the learner. Neither the order of the data nor the
+parameters that collect them depend on timing.
 """
 
 import sys
@@ -35,12 +35,11 @@ class HostTrainer(Trainer):
     def __init__(
         self, config: TrainConfig, environment: HostEnvironment, learner: Learner, eta: Params
     ) -> None:
-        """Binds; nothing is compiled or started yet."""
         super().__init__(config, learner, eta)
         self.environment = environment
         self.agent = HostAgent(config.agent, environment, learner)
         self._root = acting_key(jax.random.key(config.seed))
-        # Not the learner, whose parameters the actor may still be reading.
+        # The learner's buffers are not donated: the actor may still read the parameters.
         self._learn = jax.jit(self.agent.learn, donate_argnums=0)
         self._actor: ActorThread | None = None
         self._made = 0  # updates
@@ -59,7 +58,7 @@ class HostTrainer(Trainer):
         self.close()
         self._made, self._asked = int(state.learner.updates), False
         if self._made:
-            message = f"the environments of {self.config.env} start anew, with other seeds"
+            message = f"the environments of {self.config.env} restart with other seeds"
             print(f"continuing from update {self._made}: {message}", file=sys.stderr)
         seed = np.random.SeedSequence([self.config.seed, self._made]).generate_state(1)
         self._actor = ActorThread(self.agent.actor(int(seed[0])), state.learner.params)
