@@ -1,6 +1,7 @@
 """The command `discorl envs`: lists environments, shows one, or checks one."""
 
 import inspect
+import shlex
 from typing import Annotated, Any
 
 import tyro
@@ -10,6 +11,7 @@ from discorl.cli.commands import UNSET, Command, Result, command, contract_resul
 from discorl.cli.tables import table
 from discorl.envs import references, suites
 from discorl.envs.families import REGISTRY as FAMILIES
+from discorl.training.presets import preset_for, small_preset
 from discorl.types import UserError, specs, validation
 from discorl.types.findings import describe, raised
 
@@ -23,8 +25,8 @@ def show(name: tyro.conf.Positional[Annotated[str | None, UNSET]] = None) -> Res
 
     Args:
         name: a suite such as `gymnax`, for its items; or an environment such as
-            `gymnax:Breakout-MinAtar`, for its observations, actions and reference scores. Without
-            it, all environments are listed.
+            `gymnax:Breakout-MinAtar`, for its observations, actions and reference scores, and a
+            command to start from. Without it, all environments are listed.
     """
     if name is None:
         return _all()
@@ -121,13 +123,21 @@ def _one(name: str) -> Result:
         "kind": f"{kind}: {_KINDS[kind]}",
         "reference": "none" if scores is None else f"{scores[0]:g} to {scores[1]:g}{_ends(name)}",
     }
-    return Result(data | {"reference": scores}, table(list(texts.items())))
+    start = _starter(envs.canonical(name))
+    text = f"{table(list(texts.items()))}\nnext: {start}"
+    return Result(data | {"reference": scores, "train": start}, text)
 
 
 _KINDS = {
     "native": "written in JAX, one program with training",
     "host": "stepped on the CPU",
 }
+
+
+def _starter(name: str) -> str:
+    """A command to train with, and the preset for a few CPU cores."""
+    preset = preset_for(name)
+    return f"discorl train --env {shlex.quote(name)} --preset {small_preset(preset) or preset}"
 
 
 def _ends(name: str) -> str:
