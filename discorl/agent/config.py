@@ -20,7 +20,7 @@ class NetworkConfig:
     """Function that makes a network of your own, `package.module:function`, optionally with
     parameters (`my_nets:make,width=64`); by default the standard network in the sizes below."""
     torso: Torso = "auto"
-    """Torso of the network; `auto` takes `residual` for images of at least 16 pixels a side. `conv`
+    """Torso of the network; `auto` is `residual` for images of at least 16 pixels a side. `conv`
     has a 3 x 3 convolution for each of `filters`; `nature` begins with those of DQN."""
     hidden: tuple[int, ...] = (512, 512)
     """Widths of the torso's layers, with ReLU between them and none after the last. Heads are
@@ -63,7 +63,7 @@ class OptimiserConfig:
     end_learning_rate: float = 0.0
     """Learning rate at the end of a cosine schedule."""
     schedule: Schedule = "constant"
-    """How the learning rate changes after warm-up, over all updates of the agent."""
+    """Learning-rate schedule after warm-up, over all updates of the agent."""
     warmup_steps: int = 0
     """Environment steps over which the learning rate rises from zero."""
     weight_decay: float = 0.0
@@ -120,7 +120,7 @@ class AgentConfig:
     """Latest frames that the network sees at once; a trajectory stores each frame once."""
     data_parallel: int = 1
     """Parts that environments, replay and batch are split into, which devices share. Results depend
-    on this number, because each part has its own replay, and hardly on the devices."""
+    on this number, because each part has its own replay; devices change only the last digits."""
 
     other_names: ClassVar[Mapping[str, str]] = {
         "batch_size": "batch",

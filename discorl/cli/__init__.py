@@ -20,7 +20,7 @@ COMMANDS = {
     "envs": ("discorl.cli.envs", "List, show and check environments."),
     "inspect": ("discorl.cli.inspect", "Look inside a rule: what it reads and what it does."),
     "report": ("discorl.cli.report", "Make a page of runs or of a comparison."),
-    "rules": ("discorl.cli.rules", "List, show, fetch, import and export rules."),
+    "rules": ("discorl.cli.rules", "List, show, check and share rules."),
     "verify": ("discorl.cli.verify", "Recompute golden values on this machine."),
 }
 HELP = ("-h", "--help")

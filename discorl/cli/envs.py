@@ -40,7 +40,7 @@ def check(name: tyro.conf.Positional[str], steps: int = 300, seed: int = 0) -> R
     Args:
         name: the environment, such as `gymnax:Breakout-MinAtar` or `package.module:factory`.
         steps: how many steps to play.
-        seed: of the environment and of the random actions.
+        seed: seed of the environment and of the random actions.
     """
     from discorl.envs import conformance
 

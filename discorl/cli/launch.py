@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from discorl.cli import HELP
-from discorl.cli.commands import Command, Result
+from discorl.cli.commands import JSON_HINT, Command, Result
 from discorl.runs import memory
 from discorl.runs.interrupts import interrupts
 from discorl.runs.progress import nothing_drawn
@@ -33,7 +33,8 @@ def launch_command(arguments: list[str], program: str) -> Result:
     A restarted run continues from its last checkpoint. Ctrl-C and SIGTERM save the run and stop all
     processes.
     """
-    parser = argparse.ArgumentParser(prog=program, description=launch_command.__doc__)
+    about = f"{launch_command.__doc__} {JSON_HINT}"
+    parser = argparse.ArgumentParser(prog=program, description=about)
     parser.add_argument(
         "-n", "--processes", type=int, required=True, metavar="N", help="processes to start"
     )

@@ -34,7 +34,7 @@ class EvolutionConfig:
     cooldown: float = 0.7
     """Share of the generations, at their end, in which steps decay; noise decays half as far."""
     least_decay: float = 0.1
-    """What steps decay to, as a share."""
+    """Final size of steps, as a share of the first."""
     shortest_life: int = 150
     """Updates of the shortest lives."""
     longest_life: int = 1000
@@ -47,12 +47,12 @@ class EvolutionConfig:
     """Clip of the difference between the two lives of a pair."""
     parts: tuple[str, ...] = ()
     """Parts of the rule's parameters to evolve, by the first name in their path; by default those
-    that the rule says (`Rule.noise_scales`)."""
+    that the rule names (`Rule.noise_scales`)."""
     rank: int = 0
     """Rank of the perturbations of matrices; 0: full."""
     averaging: float = 4.0
-    """How strongly the average of the iterates prefers the latest: their weights grow with the
-    generation to this power."""
+    """How strongly the average of the iterates favours the latest: weights grow with the generation
+    to this power."""
 
     def __post_init__(self) -> None:
         fields = Fields(self)
