@@ -168,8 +168,8 @@
     const lines = Math.ceil(chart.panels.length / columns);
     const svg = node("svg", { width: width, height: tall * lines, viewBox: "0 0 " + width + " " + tall * lines, role: "img", "aria-label": chart.title });
     // All panels share a scale, so that a place means the same in each of them.
-    let [low, high] = extent(chart.panels.flatMap((p) => p.rows.flatMap((r) => [r.low, r.high, r.value])), 0.06);
-    if (chart.reference !== null) { low = Math.min(low, 0); high = Math.max(high, 1); }
+    const values = chart.panels.flatMap((p) => p.rows.flatMap((r) => [r.low, r.high, r.value]));
+    const [low, high] = extent(chart.reference === null ? values : [0, 1, ...values], 0.06);
     chart.panels.forEach((p, n) => {
       const column = n % columns, left = margin + column * (panel + gap), top = Math.floor(n / columns) * tall;
       const px = (x) => left + ((x - low) / (high - low)) * panel;
