@@ -143,7 +143,7 @@ def test_each_seed_is_a_run_and_a_lost_connection_ends_the_tracking_alone(run, m
         (2, {"global_step": 20.0}),
     ]
     assert service.logged[second][1] == (1, {"evaluation/agent_7/score": 0.5})
-    assert capsys.readouterr().err.count("trackio failed and is left out from now on: gone") == 1
+    assert capsys.readouterr().err.count("trackio failed and is no longer used: gone") == 1
     assert run.metrics()["update"].max() == 4
 
 

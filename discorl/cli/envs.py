@@ -82,7 +82,7 @@ def _all() -> Result:
 
 
 def _plugin(suite: suites.Suite) -> dict[str, Any]:
-    """A suite of another package; one that is broken is told of and does no harm."""
+    """A suite of another package; a broken one is listed and does not affect the others."""
     problem, taken = "", suite.name in envs.REGISTRY or suite.name in envs.SUITES
     try:
         suite.adapter()
@@ -115,7 +115,7 @@ def _one(name: str) -> Result:
     scores = None if reference is None else [float(end) for end in reference]
     try:
         observation, actions = describe(environment.observation), int(environment.num_actions)
-    except Exception as error:  # of a property of somebody's own
+    except Exception as error:  # in a property of the user's own
         advice = f"see discorl envs check {name}"
         raise UserError(f"{name}: {raised('it', error)}; {advice}") from error
     data = {"name": name, "kind": kind, "observation": observation, "actions": actions}

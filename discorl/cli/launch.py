@@ -84,7 +84,7 @@ def supervise(command: Sequence[str], count: int, restarts: int) -> tuple[int, i
                 break
             if attempt < restarts:
                 print(
-                    f"a process ended with status {status}: all start again "
+                    f"a process ended with status {status}: restarting all "
                     f"({attempt + 1} of at most {restarts})",
                     file=sys.stderr,
                 )

@@ -215,7 +215,7 @@ def _summary(rule: Any) -> str:
 
 
 def _plugin(plugin: imports.Plugin) -> dict[str, Any]:
-    """A rule of another package; one that is broken is told of and does no harm."""
+    """A rule of another package; a broken one is listed and does not affect the others."""
     state = "name taken" if plugin.name in REGISTRY else "installed"
     try:
         description = _summary(plugin.load())

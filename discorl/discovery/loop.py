@@ -216,7 +216,7 @@ class _Loop:
                     # The rest of a run is resumed bit for bit; these cannot be.
                     names = ", ".join(self._method.host_environments)
                     message = f"the environments of {names} start anew, with other seeds"
-                    print(f"going on from meta-step {done}: {message}", file=sys.stderr)
+                    print(f"continuing from meta-step {done}: {message}", file=sys.stderr)
                 return done, state
         return 0, self._initial_state()
 

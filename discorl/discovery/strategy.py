@@ -204,8 +204,7 @@ def require_pairs(name: str, agents: int) -> None:
     """Refuses a group of agents that do not make pairs."""
     if agents % 2:
         raise UserError(
-            f"{name} has {agents} agents; expected an even number, for evolution has them live in "
-            "pairs"
+            f"{name} has {agents} agents; expected an even number: in evolution, they live in pairs"
         )
 
 

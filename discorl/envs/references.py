@@ -35,7 +35,7 @@ def of(environment: Environment | HostEnvironment) -> Reference | None:
         for end in reference:
             float(end)
         return reference
-    except Exception as error:  # somebody's own
+    except Exception as error:  # in a user's environment
         raise UserError(
             f"the environment's reference() failed: {type(error).__name__}: {error}; expected "
             "discorl.envs.Reference(random, optimal), or None"

@@ -260,7 +260,7 @@ def canonical(text: str) -> str:
     return text
 
 
-# Suites that somebody may look for and that there is no adapter for, with the reason.
+# Suites that users may look for but that have no adapter, with the reason.
 UNAVAILABLE = {
     "dmlab": "DeepMind Lab (DMLab-30) has no package that can be installed, only sources to build "
     "with Bazel. If you have built it, wrap it as an environment of your own, "

@@ -31,7 +31,7 @@ def check(rule: Rule, eta: Params | None = None, *, seed: int = 0) -> list[Findi
     for name, function in checks.all():
         try:
             findings.append(function())
-        except Exception as error:  # whatever there is in somebody's rule
+        except Exception as error:  # anything in a user's rule
             findings.append(Finding(name, False, raised("it", error)))
         if not findings[-1].ok:
             break

@@ -52,7 +52,7 @@ def _problem_with(folder: Path) -> str | None:
     except OSError as error:
         return f"cannot be used: {error.strerror}"
     if found.st_uid != os.getuid():
-        return "belongs to somebody else"
+        return "belongs to another user"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "can be written by others: make it private with `chmod 700`"
     return None

@@ -221,7 +221,7 @@ class Run:
             for update in self.checkpoint_updates():
                 self._checkpoint(update).unlink()
             folders.remove_orphans(self.path / "checkpoints")
-            with contextlib.suppress(OSError):  # somebody's own file is in it
+            with contextlib.suppress(OSError):  # it holds a file of the user's
                 (self.path / "checkpoints").rmdir()
 
     def restore(

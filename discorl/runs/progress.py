@@ -118,7 +118,7 @@ class Waiting(_Display):
 
 
 def doing(what: str) -> None:
-    """Says what the command is doing, if somebody is waiting for it."""
+    """Says what the command is doing, if a `Waiting` line is shown."""
     for display in _displays:
         if isinstance(display, Waiting):
             display.doing = what

@@ -149,7 +149,7 @@ class Service(Tracker):
                 if self._runs:
                     self._log_row(self._runs[row.get("seed")], row, table)
         except Exception as error:  # likewise
-            print(f"{self.package} failed and is left out from now on: {error}", file=sys.stderr)
+            print(f"{self.package} failed and is no longer used: {error}", file=sys.stderr)
             self._runs = {}
 
     def _log_row(self, run: Any, row: Row, table: str) -> None:

@@ -125,7 +125,7 @@ def _is_ours(found: object) -> bool:
 
 
 def check_environment(environment: Environment | HostEnvironment, name: str) -> None:
-    """Refuses an environment of somebody's own that is not what it declares to be.
+    """Refuses an environment of the user's own that is not what it declares to be.
 
     Nothing is compiled for that. discorl's own are left out: to trace the largest takes seconds.
     """
@@ -135,7 +135,7 @@ def check_environment(environment: Environment | HostEnvironment, name: str) -> 
         if not finding.ok:
             raise UserError(
                 f"{name} breaks the contract of environments: {finding.detail}. `discorl envs "
-                "check`, or discorl.envs.conformance.check in Python, tells what else there is"
+                "check`, or discorl.envs.conformance.check in Python, lists every violation"
             )
 
 

@@ -299,7 +299,7 @@ class _Loop:
                 self._lost.add(row["seed"])
                 print(
                     f"seed {row['seed']}: the loss is not a finite number by update "
-                    f"{row['update']}, and will not be again; is the learning rate too high, or "
+                    f"{row['update']}, and will not recover; is the learning rate too high, or "
                     f"does `discorl envs check {self._config.env}` find a mistake?",
                     file=sys.stderr,
                 )

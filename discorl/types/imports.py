@@ -1,6 +1,6 @@
 """Objects that discorl does not ship: `package.module:name`, and entry points of packages.
 
-Whatever somebody's module raises becomes a `UserError` that names it.
+Whatever a user's module raises becomes a `UserError` that names it.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from typing import Any
 from discorl.types import specs
 from discorl.types.errors import UserError
 
-ANYTHING = (Exception, SystemExit, GeneratorExit)  # that somebody's code may raise
+ANYTHING = (Exception, SystemExit, GeneratorExit)  # that a user's code may raise
 _MOST_SHOWN = 10
 
 
@@ -55,7 +55,7 @@ def load(spec: specs.Spec) -> Callable[..., Any]:
 
 
 def call(factory: Callable[..., Any], text: str, parameters: dict[str, specs.Value]) -> Any:
-    """Calls somebody's function or class, `text` in messages, with parameters that a user wrote."""
+    """Calls a user's function or class, `text` in messages, with parameters that a user wrote."""
     try:
         return specs.build(factory, specs.Spec(text, None, parameters))
     except UserError:

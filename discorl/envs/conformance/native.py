@@ -27,7 +27,7 @@ class _Failed(Exception):
 def _call(name: str, function: Any, *arguments: Any) -> Any:
     try:
         return function(*arguments)
-    except Exception as error:  # whatever there is in somebody's environment
+    except Exception as error:  # anything in a user's environment
         raise _Failed(raised(name, error)) from error
 
 

@@ -80,7 +80,7 @@ def make(
         return from_gymnasium(create, name=f"gymnasium:{item}", bins=bins, workers=workers)
     except UserError:
         raise
-    except Exception as error:  # a package that is missing, or whatever there is in somebody's
+    except Exception as error:  # a missing package, or anything in a user's
         reason = str(error) or type(error).__name__
         raise UserError(f"gymnasium:{item} cannot be made: {reason}") from error
 
@@ -212,7 +212,7 @@ class _Single:
         self._env.close()
 
 
-# --- vectors that somebody else steps -------------------------------------------------------------
+# --- vectors that other packages step -------------------------------------------------------------
 
 
 def from_vector(
