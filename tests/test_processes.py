@@ -168,6 +168,13 @@ def test_a_process_that_is_gone_is_reported_in_one_line(capfd):
     assert capfd.readouterr().err == line
 
 
+def test_a_launch_says_at_once_that_processes_compile(capsys, monkeypatch):
+    monkeypatch.setattr(launch, "supervise", lambda *_: (0, 0))
+    with pytest.raises(SystemExit):
+        cli.main(["launch", "-n", "2", "train", "--out", "x"])
+    assert capsys.readouterr().err.startswith("starting 2 processes, which compile first")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
