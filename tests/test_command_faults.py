@@ -50,7 +50,7 @@ def raises(error):
         (UserError("no rule 'a\x1b[2J\u202e'"), 2, "discorl: no rule 'a\\x1b[2J\\u202e'\n"),
         (KeyboardInterrupt(), 130, "discorl: interrupted\n"),
         (PermissionError(13, "Permission denied", "a/b"), 1, "discorl: a/b: Permission denied\n"),
-        (MemoryError("Unable to allocate 8 EiB"), 1, "exhausted: Unable to allocate 8 EiB"),
+        (MemoryError("Unable to allocate 8 EiB"), 1, "out of memory: Unable to allocate 8 EiB"),
         (SystemExit(0), 2, "`discorl rules list` was ended by a call of sys.exit"),
         (ZeroDivisionError("what"), 2, "test_command_faults.py, line"),
     ],
@@ -195,7 +195,7 @@ def test_an_error_of_jax_is_told_in_a_line():
 File x\n    ^^\nValueError: boom"
     assert memory.runtime_reason(RuntimeError(text)) == "ValueError: boom"
     exhausted = memory.runtime_reason(RuntimeError("RESOURCE_EXHAUSTED: 8 bytes"))
-    assert exhausted == "the memory is exhausted (RESOURCE_EXHAUSTED: 8 bytes)"
+    assert exhausted == "out of memory (RESOURCE_EXHAUSTED: 8 bytes)"
 
 
 # --- the cache of programs, and downloads ---------------------------------------------------------

@@ -168,6 +168,7 @@ def test_the_command_lists_and_shows(capsys):
     assert shown["observation"] == "[5, 8] float32"
     assert shown["actions"] == 3
     np.testing.assert_allclose(shown["reference"], [-0.75, 1])
+    assert shown["train"] == "discorl train --env catch:rows=5 --preset small"
     status, _, err = run(capsys, "cach")
     assert (status, "did you mean 'catch'?" in err) == (2, True)
 

@@ -152,7 +152,7 @@ def test_processes_with_other_settings_or_parameters_are_named(monkeypatch):
     monkeypatch.setattr(processes, "exchange", other_process)
     with pytest.raises(discorl.UserError) as error:
         processes.require_same({"agent": {"learning_rate": 0.1, "batch": 4}}, np.arange(3))
-    assert "process 1 has other" in str(error.value)
+    assert "process 1 has different settings" in str(error.value)
     assert "learning_rate is 0.1 here and 0.5 there, the checksum of" in str(error.value)
     assert "batch" not in str(error.value)
 
@@ -161,8 +161,18 @@ def test_a_process_that_is_gone_is_reported_in_one_line(capfd):
     with pytest.raises(ValueError) as error:
         raise ValueError("UNKNOWN: Gloo AllGather failed: Connection closed by peer")
     processes._report(error.value)
-    line = "discorl: process 0: another process has died: UNKNOWN: Gloo AllGather failed"
-    assert capfd.readouterr().err == f"{line}: Connection closed by peer\n"
+    line = "discorl: process 0: another process is gone: UNKNOWN: Gloo AllGather failed: Connection"
+    assert capfd.readouterr().err == f"{line} closed by peer\n"
+    processes._report(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 8 bytes"))
+    line = "discorl: process 0: out of memory (RESOURCE_EXHAUSTED: 8 bytes)\n"
+    assert capfd.readouterr().err == line
+
+
+def test_a_launch_says_at_once_that_processes_compile(capsys, monkeypatch):
+    monkeypatch.setattr(launch, "supervise", lambda *_: (0, 0))
+    with pytest.raises(SystemExit):
+        cli.main(["launch", "-n", "2", "train", "--out", "x"])
+    assert capsys.readouterr().err.startswith("starting 2 processes, which compile first")
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ import re
 import sys
 import termios
 import threading
+import time
 
 import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
 
+from discorl import cli
 from discorl.runs import curves, palette
 from discorl.runs.metrics import RETURN, STEP, by_seed
 from discorl.runs.progress import Progress, Waiting, doing, nothing_drawn
@@ -146,6 +148,19 @@ def test_a_command_says_what_it_is_doing(terminal):
         doing("small.npz in float64")
         waiting._live.refresh()
     assert "discorl verify: small.npz in float64  0:12" in terminal.lines()
+
+
+def test_seconds_are_counted_while_a_command_is_imported(terminal, monkeypatch):
+    def slow(module):
+        assert module == "discorl.cli.verify"
+        time.sleep(1.5)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    monkeypatch.setattr("importlib.import_module", slow)
+    with pytest.raises(SystemExit):
+        cli.main(["verify", "golden"])
+    assert "discorl verify: starting  0:01" in terminal.lines()
 
 
 def test_quick_commands_draw_nothing(terminal):

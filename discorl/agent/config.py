@@ -21,7 +21,7 @@ class NetworkConfig:
     (`my_nets:make,width=64`); by default the standard network with the sizes below."""
     torso: Torso = "auto"
     """Torso of the network; `auto` is `residual` for images of at least 16 pixels a side. `conv`
-    has a 3 x 3 convolution for each of `filters`; `nature` begins with DQN's convolutions."""
+    has a 3 x 3 convolution for each of `filters`; `nature` begins with those of DQN."""
     hidden: tuple[int, ...] = (512, 512)
     """Widths of the torso's layers, with ReLU between them and none after the last. Heads are
     linear, so a single layer makes a linear network."""
@@ -63,7 +63,7 @@ class OptimiserConfig:
     end_learning_rate: float = 0.0
     """Learning rate at the end of a cosine schedule."""
     schedule: Schedule = "constant"
-    """How the learning rate changes after warm-up, over all updates of the agent."""
+    """Learning-rate schedule after warm-up, over all updates of the agent."""
     warmup_steps: int = 0
     """Environment steps over which the learning rate rises from zero."""
     weight_decay: float = 0.0
@@ -119,8 +119,8 @@ class AgentConfig:
     frame_stack: int = 1
     """Number of latest frames that the network sees; a trajectory stores each frame once."""
     data_parallel: int = 1
-    """Parts that environments, replay and batch are split into, for several devices. Results depend
-    on this number, because each part has its own replay, and hardly on the devices."""
+    """Parts that environments, replay and batch are split into, which devices share. Results depend
+    on this number, because each part has its own replay; devices change only the last digits."""
 
     other_names: ClassVar[Mapping[str, str]] = {
         "batch_size": "batch",

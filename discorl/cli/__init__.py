@@ -1,8 +1,11 @@
 """The command line: `discorl COMMAND ...`."""
 
 import contextlib
+import importlib
+import itertools
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 
 # Each command's module is imported only when it is called for.
@@ -17,7 +20,7 @@ COMMANDS = {
     "envs": ("discorl.cli.envs", "List, show and check environments."),
     "inspect": ("discorl.cli.inspect", "Look inside a rule: what it reads and what it does."),
     "report": ("discorl.cli.report", "Make a page of runs or of a comparison."),
-    "rules": ("discorl.cli.rules", "List, show, fetch, import and export rules."),
+    "rules": ("discorl.cli.rules", "List, show, check and share rules."),
     "verify": ("discorl.cli.verify", "Recompute golden values on this machine."),
 }
 HELP = ("-h", "--help")
@@ -33,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             with _starting(given[0]):
                 from discorl.cli import running  # only now: it needs JAX, and help should be quick
+
+                if given[0] in COMMANDS:
+                    importlib.import_module(COMMANDS[given[0]][0])
         except KeyboardInterrupt:
             print("discorl: interrupted before there was anything to save", file=sys.stderr)
             sys.exit(INTERRUPTED)
@@ -53,16 +59,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _starting(command: str) -> Iterator[None]:
-    """Shows on a terminal that the command has begun; on a busy machine, imports take seconds."""
-    stream = sys.stderr
-    shown = command in COMMANDS and stream is not None and stream.isatty()
-    if shown:
-        print(f"discorl {command}: starting", end="", file=stream, flush=True)
+    """Counts seconds on a terminal while modules are imported; a busy machine takes several."""
+    stream, imported = sys.stderr, threading.Event()
+    if command not in COMMANDS or stream is None or not stream.isatty():
+        yield
+        return
+
+    def count() -> None:
+        with contextlib.suppress(OSError):
+            for seconds in itertools.count():
+                clock = f"{seconds // 60}:{seconds % 60:02d}"
+                print(f"\rdiscorl {command}: starting  {clock}", end="", file=stream, flush=True)
+                if imported.wait(1):
+                    break
+
+    counting = threading.Thread(target=count, daemon=True)
+    counting.start()
     try:
         yield
     finally:
-        if shown:
-            print("\r\x1b[2K", end="", file=stream, flush=True)
+        imported.set()
+        counting.join()
+        print("\r\x1b[2K", end="", file=stream, flush=True)
 
 
 def close_output() -> None:

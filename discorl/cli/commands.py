@@ -49,8 +49,10 @@ _registry = tyro.constructors.ConstructorRegistry()
 def _optional(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec | None:
-    """Shows an option that may be left out by its type: `PATH` and not `{None}|PATH`."""
+    """Shows an option that may be left out by its type, `PATH` and not `{None}|PATH`, or empty."""
     kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
+    if get_origin(info.type) is tuple:
+        kinds = [info.type]
     if len(kinds) != 1 or len(get_args(info.type)) != 2:
         return None
     if get_origin(kinds[0]) is Literal:
@@ -74,7 +76,9 @@ def _optional(
         instance_from_str=lambda words: tuple(map(kind, words)) if several else kind(words[0]),
         is_instance=lambda value: value is None or isinstance(value, tuple if several else kind),
         str_from_instance=lambda value: (
-            ["none"] if value is None else list(map(str, value)) if several else [str(value)]
+            list(map(str, value or ["none"]))
+            if several
+            else ["none" if value is None else str(value)]
         ),
     )
 

@@ -36,8 +36,8 @@ def compare_command(
     """Train several rules on several environments and compare them.
 
     Args:
-        rules: rules to compare: names, optionally with settings, or npz files. A rule that the
-            suite has, too, is compared as the suite has it. By default the suite's rules.
+        rules: rules to compare: names, optionally with settings, or npz files. A rule that is also
+            in the suite keeps the suite's settings. By default the suite's rules.
         more_rules: rules to compare in addition to those of the suite.
         envs: environments to compare on; by default the suite's.
         suite: name of a suite, or a TOML file; the other options override it.
@@ -45,7 +45,7 @@ def compare_command(
         seeds: agents that each rule trains on each environment; by default the suite's.
         seed: seed of the first of them; by default the suite's.
         seeds_at_once: how many of them train in one program; 0: all.
-        learning_rates: candidate learning rates, tuned on seeds that do not count. A single
+        learning_rates: candidate learning rates, tuned on separate seeds. A single
             one is used as it is; without any, each rule uses the suite's or its recipe's.
         tune: choose one learning rate for the whole suite, or one for each environment.
         sweep_seeds: agents that each learning rate is tried with.

@@ -1,6 +1,7 @@
 """The command `discorl envs`: lists environments, shows one, or checks one."""
 
 import inspect
+import shlex
 from typing import Annotated, Any
 
 import tyro
@@ -10,6 +11,7 @@ from discorl.cli.commands import UNSET, Command, Result, command, contract_resul
 from discorl.cli.tables import table
 from discorl.envs import references, suites
 from discorl.envs.families import REGISTRY as FAMILIES
+from discorl.training.presets import preset_for, small_preset
 from discorl.types import UserError, specs, validation
 from discorl.types.findings import describe, raised
 
@@ -23,8 +25,8 @@ def show(name: tyro.conf.Positional[Annotated[str | None, UNSET]] = None) -> Res
 
     Args:
         name: a suite such as `gymnax`, for its items; or an environment such as
-            `gymnax:Breakout-MinAtar`, for its observations, actions and reference scores. Without
-            it, all environments are listed.
+            `gymnax:Breakout-MinAtar`, for its observations, actions and reference scores, and a
+            command to start from. Without it, all environments are listed.
     """
     if name is None:
         return _all()
@@ -38,7 +40,7 @@ def check(name: tyro.conf.Positional[str], steps: int = 300, seed: int = 0) -> R
     Args:
         name: the environment, such as `gymnax:Breakout-MinAtar` or `package.module:factory`.
         steps: how many steps to play.
-        seed: of the environment and of the random actions.
+        seed: seed of the environment and of the random actions.
     """
     from discorl.envs import conformance
 
@@ -80,7 +82,7 @@ def _all() -> Result:
 
 
 def _plugin(suite: suites.Suite) -> dict[str, Any]:
-    """A suite of another package; one that is broken is told of and does no harm."""
+    """A suite of another package; a broken one is listed and does not affect the others."""
     problem, taken = "", suite.name in envs.REGISTRY or suite.name in envs.SUITES
     try:
         suite.adapter()
@@ -113,7 +115,7 @@ def _one(name: str) -> Result:
     scores = None if reference is None else [float(end) for end in reference]
     try:
         observation, actions = describe(environment.observation), int(environment.num_actions)
-    except Exception as error:  # of a property of somebody's own
+    except Exception as error:  # in a property of the user's own
         advice = f"see discorl envs check {name}"
         raise UserError(f"{name}: {raised('it', error)}; {advice}") from error
     data = {"name": name, "kind": kind, "observation": observation, "actions": actions}
@@ -121,13 +123,21 @@ def _one(name: str) -> Result:
         "kind": f"{kind}: {_KINDS[kind]}",
         "reference": "none" if scores is None else f"{scores[0]:g} to {scores[1]:g}{_ends(name)}",
     }
-    return Result(data | {"reference": scores}, table(list(texts.items())))
+    start = _starter(envs.canonical(name))
+    text = f"{table(list(texts.items()))}\nnext: {start}"
+    return Result(data | {"reference": scores, "train": start}, text)
 
 
 _KINDS = {
     "native": "written in JAX, one program with training",
     "host": "stepped on the CPU",
 }
+
+
+def _starter(name: str) -> str:
+    """A command to train with, and the preset for a few CPU cores."""
+    preset = preset_for(name)
+    return f"discorl train --env {shlex.quote(name)} --preset {small_preset(preset) or preset}"
 
 
 def _ends(name: str) -> str:

@@ -25,7 +25,7 @@ def inspect_command(
     """Look inside a rule: figures, the numbers behind them, and a page.
 
     Args:
-        rule_or_run: a rule, by name or npz file, which trains agents first; or the directory of a
+        rule_or_run: a rule, by name or npz file, to train agents with first; or the directory of a
             training run.
         env: environment to train on, written in JAX; by default Catch.
         out: folder to write to; by default a new one in `runs`, or `inspection` in the run.

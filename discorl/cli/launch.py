@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from discorl.cli import HELP
-from discorl.cli.commands import Command, Result
+from discorl.cli.commands import JSON_HINT, Command, Result, tell
 from discorl.runs import memory
 from discorl.runs.interrupts import interrupts
 from discorl.runs.progress import nothing_drawn
@@ -33,7 +33,8 @@ def launch_command(arguments: list[str], program: str) -> Result:
     A restarted run continues from its last checkpoint. Ctrl-C and SIGTERM save the run and stop all
     processes.
     """
-    parser = argparse.ArgumentParser(prog=program, description=launch_command.__doc__)
+    about = f"{launch_command.__doc__} {JSON_HINT}"
+    parser = argparse.ArgumentParser(prog=program, description=about)
     parser.add_argument(
         "-n", "--processes", type=int, required=True, metavar="N", help="processes to start"
     )
@@ -64,7 +65,8 @@ def launch_command(arguments: list[str], program: str) -> Result:
     options = [] if "--resume" in names else ["--resume-if-exists"]
     command = [sys.executable, "-m", "discorl.cli", *given.command, *options]
     count = 1 if names & set(HELP) else given.processes
-    with nothing_drawn():  # the processes have bars of their own
+    with nothing_drawn():  # process 0 has a bar, but only once the processes have met and compiled
+        tell(f"starting {count} processes, which compile first: usually for less than a minute")
         status, restarts = supervise(command, count, given.restarts)
     data = {"processes": given.processes, "restarts": restarts, "status": status}
     return Result(data, f"restarts: {restarts}", ok=status == 0)
@@ -83,7 +85,7 @@ def supervise(command: Sequence[str], count: int, restarts: int) -> tuple[int, i
                 break
             if attempt < restarts:
                 print(
-                    f"a process ended with status {status}: all start again "
+                    f"a process ended with status {status}: restarting all "
                     f"({attempt + 1} of at most {restarts})",
                     file=sys.stderr,
                 )

@@ -49,7 +49,7 @@ def _description(entry: library.Entry) -> str:
 def show(
     rule: tyro.conf.Positional[str], rules_path: Annotated[Path | None, UNSET] = None
 ) -> Result:
-    """Show what a rule is: its settings and recipe, or the origin and sizes of a learned one.
+    """Show a rule: its settings and recipe, or the origin and sizes of a learned one.
 
     Args:
         rule: name of a rule, or path of a rule file.
@@ -175,8 +175,8 @@ def push(
 
 def pull(
     address: tyro.conf.Positional[str],
-    name: str | None = None,
-    revision: str | None = None,
+    name: Annotated[str | None, UNSET] = None,
+    revision: Annotated[str | None, UNSET] = None,
     force: bool = False,
 ) -> Result:
     """Download a rule from the Hugging Face Hub into the user's cache folder.
@@ -184,7 +184,7 @@ def pull(
     Args:
         address: `hf:USER/REPOSITORY`.
         name: the name to find it by from now on; by default that of the repository.
-        revision: branch, tag or commit.
+        revision: branch, tag or commit; by default the newest.
         force: replace another rule of that name.
     """
     if name is not None:
@@ -215,7 +215,7 @@ def _summary(rule: Any) -> str:
 
 
 def _plugin(plugin: imports.Plugin) -> dict[str, Any]:
-    """A rule of another package; one that is broken is told of and does no harm."""
+    """A rule of another package; a broken one is listed and does not affect the others."""
     state = "name taken" if plugin.name in REGISTRY else "installed"
     try:
         description = _summary(plugin.load())

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         status = run(list(arguments))
     except UserError as error:
         status = _tell(str(error), 2)
-    except KeyboardInterrupt:  # long commands save what they have, and end in good order
+    except KeyboardInterrupt:  # long commands save what they have and end normally
         status = _tell("interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader has gone, as in `discorl ... | head`
         close_output()
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         where = error.filename or "the standard output"
         status = _tell(f"{where}: {error.strerror or error}", 1)
     except MemoryError as error:
-        status = _tell(f"the memory is exhausted{f': {error}' if str(error) else ''}", 1)
+        status = _tell(f"out of memory{f': {error}' if str(error) else ''}", 1)
     except Exception as error:
         status = _tell(*_unexpected(error))
     return status
@@ -56,7 +56,7 @@ def _tell(message: str, status: int) -> int:
 
 
 def _unexpected(error: Exception) -> tuple[str, int]:
-    """What went wrong where, in somebody's own code if that is where it was, and the status."""
+    """What went wrong where, in the user's own code if that raised it, and the status."""
     if os.environ.get("DISCORL_TRACEBACK"):
         traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)

@@ -100,7 +100,7 @@ class DiscoverConfig:
     evolution: EvolutionConfig = EvolutionConfig()
     """The evolution strategy."""
     meta_steps: int = 800
-    """Steps of the rule; with `es`, generations."""
+    """Number of meta-steps; with `es`, of generations."""
     rule: str = "disco"
     """Rule to discover, if it starts from scratch: `disco`, with the sizes below, or any other rule
     with parameters, optionally with settings: `lean`, `package.module:MyRule,setting=3`."""
@@ -119,20 +119,22 @@ class DiscoverConfig:
     fewer, windows overlap (only in environments written in JAX); with more, no meta-gradient goes
     through the updates between them."""
     objective: Objective = "actor_critic"
-    """What a meta-gradient maximises: the agent's return at the end of a window, as in the paper;
-    or the outcome of its life, as predicted from there by a regression over earlier lives."""
+    """What meta-gradients maximise: with `actor_critic`, as in the paper, the return at the end of
+    a window; with `meta_critic` the return at the end of the life, predicted from there by a
+    regression over earlier lives."""
     lifetimes: tuple[int, ...] = (20_000, 50_000, 100_000, 200_000)
     """Environment steps of a life, each drawn with a probability inverse to its length."""
     meta_learning_rate: float = 1e-3
     """Learning rate of the rule."""
     meta_schedule: Schedule = "constant"
-    """Schedule of this learning rate over the meta-steps: constant, or cosine, which ends at 0."""
+    """Its schedule over the meta-steps; `cosine` ends at 0."""
     ema: float = 0.0
     """Decay of the EMA of the rule's parameters, which is evaluated and written; 0: no EMA."""
     per_agent_adam: bool = True
     """Whether each agent's meta-gradient goes through its own Adam before the mean."""
     max_meta_gradient: float = 1e4
-    """Norm beyond which an agent's meta-gradient is dropped, like one that is not finite."""
+    """Largest norm of an agent's meta-gradient: larger ones are dropped, as are those that are not
+    finite."""
     validation_envs: int = 48
     """Environments of the validation rollout, on which an updated agent is evaluated."""
     validation_unroll: int = 29
@@ -146,12 +148,12 @@ class DiscoverConfig:
     target_kl_cost: float = 0.01
     """Penalty on the distance of pi_hat from the target network's policy."""
     target_improvement: float = 0.0
-    """Clip of the advantages that first improve that policy, those of all actions and those of the
-    actions taken (1 in Muesli); 0, as in the paper: no improvement. A new rule begins to learn much
-    earlier with it."""
+    """How much that policy is improved first: the clip of the advantages that improve it, for all
+    actions and for the actions taken (1 in Muesli); 0, as in the paper: not at all. A new rule
+    starts learning much earlier with it."""
     mixed_mode: bool = False
-    """Whether the agents' gradient is differentiated forward over backward. Results are the same;
-    memory and time differ."""
+    """Whether the agents' gradient is differentiated forward over backward: the same result, with a
+    different use of memory and time."""
     value_hidden: tuple[int, ...] = (256, 256)
     """Widths of the meta-value function's network."""
     value_learning_rate: float = 3e-4
@@ -166,7 +168,7 @@ class DiscoverConfig:
     bins: int = 601
     """Bins K of the action value."""
     bin_spacing: float = 1.0
-    """Spacing of the bins; see `Disco`. Small rewards need fine bins."""
+    """Distance between neighbouring bins; see `Disco`. Small rewards need fine bins."""
     trajectory_lstm: int = 256
     """Width of the meta-network's trajectory LSTM."""
     meta_lstm: int = 128

@@ -91,9 +91,7 @@ def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Param
     ):
         for step in range(config.meta_steps):
             if any(processes.exchange(interrupted())):
-                raise UserError(
-                    "stopped during the imitation; a run that is resumed begins it anew"
-                )
+                raise UserError("stopped during the imitation, which a resumed run starts over")
             state, _, by_agent = population.meta_step(state)
             progress.update(step + 1, {"distance": float(jnp.mean(by_agent["rule/imitation"]))})
     return state.eta_ema

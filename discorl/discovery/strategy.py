@@ -34,7 +34,7 @@ class EvolutionConfig:
     cooldown: float = 0.7
     """Share of the generations, the last ones, in which steps decay; noise decays half as far."""
     least_decay: float = 0.1
-    """Share of their size that steps decay to."""
+    """Final size of steps, as a share of the first."""
     shortest_life: int = 150
     """Updates of the shortest lives."""
     longest_life: int = 1000
@@ -46,12 +46,13 @@ class EvolutionConfig:
     most_difference: float = 1.0
     """Clip of the difference between the two lives of a pair."""
     parts: tuple[str, ...] = ()
-    """Parts of the rule's parameters to evolve, by the first key of their path; by default
-    `Rule.noise_scales` decides."""
+    """Parts of the rule's parameters to evolve, by the first name in their path; by default those
+    that the rule names (`Rule.noise_scales`)."""
     rank: int = 0
     """Rank of the perturbations of matrices; 0: full."""
     averaging: float = 4.0
-    """Weights in the average of the iterates grow with the generation to this power."""
+    """How strongly the average of the iterates favours the latest: weights grow with the generation
+    to this power."""
 
     def __post_init__(self) -> None:
         fields = Fields(self)
@@ -203,7 +204,7 @@ def require_pairs(name: str, agents: int) -> None:
     """Rejects an odd number of agents."""
     if agents % 2:
         raise UserError(
-            f"{name} has {agents} agents; expected an even number, because agents evolve in pairs"
+            f"{name} has {agents} agents; expected an even number: in evolution, they live in pairs"
         )
 
 

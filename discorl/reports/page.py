@@ -68,7 +68,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def shareable(versions: Mapping[str, str | None]) -> dict[str, str | None]:
-    """What a run was made with, its command without the folders of somebody's machine."""
+    """What a run was made with, its command without the folders of the machine."""
     command = versions.get("command")
     return {**versions, "command": command and _FOLDERS.sub("", command)}
 

@@ -55,8 +55,8 @@ def runtime_reason(error: Exception) -> str:
     if not lines:
         return type(error).__name__
     if "RESOURCE_EXHAUSTED" in lines[0] or "Out of memory" in lines[0]:
-        return f"the memory is exhausted ({lines[0][:200]})"
-    # A callback's traceback follows the first line; its last line is the exception.
+        return f"out of memory ({lines[0][:200]})"
+    # A callback's traceback follows the first line, and what it raised comes last.
     raised = [line for line in lines if not line.startswith(("File ", "At:", "/", "^", "~"))]
     return raised[-1][:300] if "callback" in lines[0].lower() else lines[0][:300]
 

@@ -126,7 +126,7 @@ def _connected(cluster: Cluster) -> Iterator[None]:
             )
         except ValueError as error:
             raise UserError(
-                f"no scheduler sets the number of processes ({error}): give coordinator, "
+                f"no scheduler says how many processes there are ({error}): give coordinator, "
                 "processes and process"
             ) from error
         except RuntimeError as error:
@@ -163,7 +163,9 @@ def _report(error: BaseException) -> None:
         text = str(error)
     elif isinstance(error, Exception) and _is_of_runtime(error):
         reason = memory.runtime_reason(error)
-        text = reason if "exhausted" in reason else f"another process has died: {reason}"
+        text = (
+            reason if reason.startswith("out of memory") else f"another process is gone: {reason}"
+        )
     else:
         text = "".join(traceback.format_exception(error))
     print(f"discorl: {where}{text}", file=sys.__stderr__, flush=True)
@@ -220,7 +222,7 @@ def require_same(settings: Mapping[str, Any], params: PyTree) -> None:
         differing = [name for name, value in own.items() if value != other.get(name)]
         if differing:
             found = ", ".join(f"{x} is {own[x]} here and {other.get(x)} there" for x in differing)
-            raise UserError(f"the settings of process {number} differ from this one's: {found}")
+            raise UserError(f"process {number} has different settings: {found}")
 
 
 def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -59,7 +59,7 @@ ANALYSES: dict[str, Analysis] = {
     ),
     "ablations": Analysis(
         "Without its parts",
-        "What agents earn when parts are taken out of the rule, which is not discovered again.",
+        "What agents earn when parts of the rule are removed, without discovering it anew.",
         ablations.analyse,
     ),
     "sensitivity": Analysis(

@@ -64,7 +64,9 @@
   function ticksOn(scale, low, high) {
     if (scale === "linear") return ticks(low, high, 5);
     const found = scale === "symlog" ? [0] : [];
-    for (let power = scale === "symlog" ? 0 : -12; power <= 12; power++) found.push(Math.pow(10, power), -Math.pow(10, power));
+    const digits = scale === "log" && high - low < 2 ? [1, 2, 5] : [1];
+    for (let power = scale === "symlog" ? 0 : -12; power <= 12; power++)
+      for (const digit of digits) found.push(digit * Math.pow(10, power), -digit * Math.pow(10, power));
     const inside = found.filter((t) => (scale === "symlog" || t > 0) && SCALES[scale](t) >= low && SCALES[scale](t) <= high);
     if (scale === "log" && inside.length < 2) return ticks(Math.pow(10, low), Math.pow(10, high), 4).filter((t) => t > 0);
     const every = Math.ceil(inside.length / 7);
@@ -168,8 +170,8 @@
     const lines = Math.ceil(chart.panels.length / columns);
     const svg = node("svg", { width: width, height: tall * lines, viewBox: "0 0 " + width + " " + tall * lines, role: "img", "aria-label": chart.title });
     // All panels share a scale, so that a place means the same in each of them.
-    let [low, high] = extent(chart.panels.flatMap((p) => p.rows.flatMap((r) => [r.low, r.high, r.value])), 0.06);
-    if (chart.reference !== null) { low = Math.min(low, 0); high = Math.max(high, 1); }
+    const values = chart.panels.flatMap((p) => p.rows.flatMap((r) => [r.low, r.high, r.value]));
+    const [low, high] = extent(chart.reference === null ? values : [0, 1, ...values], 0.06);
     chart.panels.forEach((p, n) => {
       const column = n % columns, left = margin + column * (panel + gap), top = Math.floor(n / columns) * tall;
       const px = (x) => left + ((x - low) / (high - low)) * panel;
@@ -237,7 +239,7 @@
   }
 
   function draw() {
-    document.querySelectorAll(".scroll").forEach((box) => box.classList.toggle("more", box.scrollWidth > box.clientWidth + 1));
+    document.querySelectorAll(".scroll, .pan").forEach((box) => box.classList.toggle("more", box.scrollWidth > box.clientWidth + 1));
     for (const chart of data.charts) {
       const figure = document.getElementById("chart-" + chart.name);
       if (!figure || !figure.clientWidth) continue;
@@ -274,6 +276,7 @@
   });
   legend();
   draw();
+  addEventListener("load", draw); // only now have pictures a width
   let waiting = 0;
   addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(draw); });
   let folded = [];
