@@ -9,7 +9,7 @@ import pytest
 
 from discorl.discovery.evolution import Evolution, LifeGroup
 from discorl.discovery.lives import BINS, Record
-from discorl.discovery.strategy import EvolutionConfig
+from discorl.discovery.strategy import EvolutionConfig, Strategy
 from discorl.types import UserError
 
 OPTIMUM = {"a": np.array([0.5, -0.3]), "b": np.array([[0.2, 0.4], [-0.4, 0.1]])}
@@ -172,3 +172,12 @@ def test_settings_are_checked(wrong):
 def test_an_odd_number_of_lives():
     with pytest.raises(UserError, match="quadratic has 3 agents"):
         make(Quadratic(size=3))
+
+
+@pytest.mark.parametrize("pairs", [1, 3, 4])
+def test_the_gradient_is_the_mean_over_pairs(pairs):
+    perturbations = {"a": np.arange(2.0 * pairs).reshape(pairs, 2)}
+    advantage = np.linspace(-1, 2, pairs)
+    first, second = Strategy(EvolutionConfig(), {}).gradient(perturbations, advantage)
+    expected = sum(a * x for a, x in zip(advantage, perturbations["a"], strict=True)) / pairs
+    np.testing.assert_allclose((first["a"] + second["a"]) / 2, expected, rtol=1e-6)

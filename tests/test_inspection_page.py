@@ -53,6 +53,8 @@ def inspected(tmp_path_factory):
         beside=(),
         seeds=1,
         updates=2,
+        eval_every=2,  # so that checkpoints hold the best agents as well
+        eval_episodes=1,
         **TINY,
     )
 

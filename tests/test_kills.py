@@ -24,7 +24,7 @@ KILLS = 20
 MOMENTS = {"start": 20.0, "meta-steps": 1.0, "checkpoint": 0.03}
 # Enough meta-steps that all kills come before the last.
 OPTIONS = "--meta-steps 400 --checkpoint-every 10 --evaluate-every 200"
-GONE = re.compile(r"process \d: another process has died")
+GONE = re.compile(r"process \d: another process is gone")
 
 
 def command(kind, out):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import discorl
 from discorl.rules import PPO, REGISTRY, Disco, Sizes
 from discorl.types import Trajectory, UserError
 
@@ -36,6 +37,21 @@ SIZES = Sizes(
 def test_settings_of_any_rule_that_make_no_sense(rule, settings, message):
     with pytest.raises(UserError, match=f"^{rule.name}: {message}$"):
         rule(**settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ppo:clip=-1", "ppo: clip is -1; expected above 0"),
+        ("ppo:value_clip=0", "ppo: value_clip is 0; expected above 0"),
+        ("ppo:lambda_=1.5", "ppo: lambda_ is 1.5; expected from 0 to 1"),
+        ("actor_critic:lambda_=-0.1", "actor_critic: lambda_ is -0.1; expected from 0 to 1"),
+        ("actor_critic:entropy_cost=-1", "actor_critic: entropy_cost is -1; expected at least 0"),
+    ],
+)
+def test_settings_of_single_rules_that_make_no_sense(text, message):
+    with pytest.raises(UserError, match=message):
+        discorl.load_rule(text)
 
 
 @pytest.mark.parametrize("bins", [4, 1, -3, 601.0, True, "601"])

@@ -142,11 +142,13 @@ class Strategy:
         Perturbations have leaves [P, ...]. The advantage, [P], is that of the first life of each
         pair over the second.
         """
-        half = advantage.shape[0] // 2
+        pairs = advantage.shape[0]
+        half = pairs // 2
 
         def estimate(part: slice) -> Params:
+            # Divided by the same number in both halves, so that odd pairs count equally.
             return jax.tree.map(
-                lambda x: jnp.tensordot(advantage[part], x[part], 1) / max(1, half), perturbations
+                lambda x: jnp.tensordot(advantage[part], x[part], 1) / (pairs / 2), perturbations
             )
 
         return estimate(slice(None, half)), estimate(slice(half, None))

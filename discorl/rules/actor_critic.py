@@ -20,6 +20,10 @@ class ActorCritic(PolicyAndValue):
     lambda_: float = 0.95  # decay of the traces
     entropy_cost: float = 0.03  # weight of the entropy bonus
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._fields().number("lambda_", least=0, most=1)
+
     def estimate(
         self, trajectory: Trajectory, logits_t: Array, v_t: Array, v_tp1: Array, discount_t: Array
     ) -> tuple[dict[str, Array], dict[str, Array]]:

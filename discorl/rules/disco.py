@@ -133,6 +133,7 @@ class Disco(Rule):
         fields.require(self.num_bins % 2 == 1, "num_bins", "an odd number")
         fields.number("bin_spacing", above=0)
         fields.number("return_span", least=0)
+        fields.number("lambda_", least=0, most=1)
 
     @property
     def ablated(self) -> frozenset[str]:

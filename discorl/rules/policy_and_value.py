@@ -38,6 +38,11 @@ class PolicyAndValue(Rule):
     value_cost: float = 0.5  # weight of the value loss
     entropy_cost: float = 0.01  # weight of the entropy bonus
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._fields().number("value_cost", least=0)
+        self._fields().number("entropy_cost", least=0)
+
     def outputs(self, num_actions: int) -> OutputSpec:
         """A policy and a scalar value."""
         return OutputSpec(num_actions, state={"logits": (num_actions,), "value": ()})

@@ -59,6 +59,14 @@ class PPO(PolicyAndValue):
     epochs: int = 4
     minibatches: int = 4
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fields = self._fields()
+        fields.number("lambda_", least=0, most=1)
+        fields.number("clip", above=0)
+        if self.value_clip is not None:
+            fields.number("value_clip", above=0)
+
     def estimate(
         self, trajectory: Trajectory, logits_t: Array, v_t: Array, v_tp1: Array, discount_t: Array
     ) -> tuple[dict[str, Array], dict[str, Array]]:

@@ -227,11 +227,7 @@ class _Loop:
         """The updates made and the state of a resumed run; None without a checkpoint."""
         if self._run is None:
             return None
-        best = None
-        if self._config.eval_every:
-            params, seeds = self._template.learner.params, self._config.seeds
-            best = jax.eval_shape(lambda x: Best.none_yet(x, seeds), params)
-        found = self._run.restore(Checkpoint.of(self._template, best))
+        found = self._run.restore(Checkpoint.template(self._template, self._config))
         if found is None:
             return None
         done, checkpoint = found[0], jax.tree.map(jnp.asarray, found[1])

@@ -9,6 +9,7 @@ import numpy as np
 
 from discorl.runs import processes
 from discorl.runs.metrics import BEST_RETURN, EPISODES, LENGTH, RETURN, STEP
+from discorl.training.config import TrainConfig
 from discorl.training.state import TrainState
 from discorl.training.trainer import Trainer
 from discorl.types import Array, Params, UserError
@@ -70,6 +71,14 @@ class Checkpoint(TrainState):
     @classmethod
     def of(cls, state: TrainState, best: Best | None) -> Self:
         return cls(**_fields(state), best=best)
+
+    @classmethod
+    def template(cls, state: TrainState, config: TrainConfig) -> Self:
+        """Shapes and dtypes of a run's checkpoints, given those of its state."""
+        best = None
+        if config.eval_every:
+            best = jax.eval_shape(lambda x: Best.none_yet(x, config.seeds), state.learner.params)
+        return cls.of(state, best)
 
     @property
     def state(self) -> TrainState:

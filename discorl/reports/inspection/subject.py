@@ -18,6 +18,7 @@ from discorl.training.assembly import load_trainer
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.compiled.trainer import CompiledTrainer
 from discorl.training.config import TrainConfig
+from discorl.training.selection import Checkpoint
 from discorl.training.state import TrainState
 from discorl.types import Array, Outputs, Params, Trajectory, UserError
 
@@ -124,12 +125,12 @@ def load(
                 f"{path}: {trainer.config.env} runs on the host; expected an environment written "
                 "in JAX, since analyses act in compiled programs"
             )
-        template = jax.eval_shape(trainer.init)
+        template = Checkpoint.template(jax.eval_shape(trainer.init), trainer.config)
         states = [(0, trainer.init())]
         for update in run.checkpoint_updates():
             restored = run.restore(template, up_to=update)
             assert restored is not None
-            states.append((restored[0], jax.tree.map(jnp.asarray, restored[1])))
+            states.append((restored[0], jax.tree.map(jnp.asarray, restored[1].state)))
         metrics = run.metrics()
     if len(states) == 1:
         raise UserError(f"{path} has no checkpoint yet, so there is no agent in it")
