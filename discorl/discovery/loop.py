@@ -129,10 +129,11 @@ def discover(
             run = stack.enter_context(runs.create(out, described, "discover", copies))
         if teacher is not None:
             assert isinstance(built, Disco), "any other rule is refused"
+            origin = _provenance(config, versions(), 0)  # now: the source may change meanwhile
             key = jax.random.fold_in(keys_of(config).population, 0x1317)
             eta = imitate(config, built, eta, key, teacher)
             if run is not None and run.writes:
-                built.save(run.path / "start.npz", eta, _provenance(config, versions(), 0))
+                built.save(run.path / "start.npz", eta, origin)
                 run.note_file("start.npz")
         name = f"discovery of {config.rule}"
         log = stack.enter_context(tracking.following(followers, run, config.as_dict(), name))
