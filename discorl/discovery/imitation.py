@@ -28,11 +28,15 @@ EMA = 0.99
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class ImitatedState:
+class ImitatedState(DiscoState):
     """What the rule and its teacher remember of an agent's life."""
 
-    rule: DiscoState
     teacher: PyTree
+
+    @classmethod
+    def of(cls, rule: DiscoState, teacher: PyTree) -> "ImitatedState":
+        """Both states together."""
+        return cls(rule.meta_rnn, rule.adv_moments, rule.td_moments, teacher)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,26 +46,25 @@ class Imitated(Disco):
     teacher: Teacher = dataclasses.field(default=MuesliTeacher(), compare=False)
 
     def init_state(self, lifetime: Array) -> ImitatedState:
-        return ImitatedState(super().init_state(lifetime), self.teacher.init_state(lifetime))
+        return ImitatedState.of(super().init_state(lifetime), self.teacher.init_state(lifetime))
 
     def targets(
         self,
         eta: Params,
-        state: ImitatedState,
+        state: DiscoState,
         trajectory: Trajectory,
         online: Outputs,
         target: Outputs,
     ) -> tuple[Targets, ImitatedState, Metrics]:
-        own = super().targets(eta, state.rule, trajectory, online, target)
-        targets, rule_state, metrics = own
-        taught, teacher_state = jax.lax.stop_gradient(
+        assert isinstance(state, ImitatedState)
+        targets, new, metrics = super().targets(eta, state, trajectory, online, target)
+        taught, teacher = jax.lax.stop_gradient(
             self.teacher.policy(state.teacher, trajectory, online, target, targets.q, self.discount)
         )
         weight = (~trajectory.fillers()).astype(targets.pi.dtype)
         distance = returns.categorical_kl(taught, targets.pi)
         metrics |= {"imitation": returns.weighted_mean(distance, weight)}
-        new = ImitatedState(rule_state, teacher_state)
-        return dataclasses.replace(targets, pi=taught), new, metrics
+        return dataclasses.replace(targets, pi=taught), ImitatedState.of(new, teacher), metrics
 
 
 class Imitators(Agents):

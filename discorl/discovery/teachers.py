@@ -5,7 +5,6 @@ distribution, as those of the Disco rule are.
 """
 
 import dataclasses
-import os
 from typing import Protocol
 
 import jax
@@ -117,7 +116,7 @@ def name_of(start: str) -> str | None:
     return start.removeprefix(_PREFIX) if start.startswith(_PREFIX) else None
 
 
-def load(start: str, rules_path: str | os.PathLike[str] | None = None) -> Teacher:
+def load(start: str, rules_path: str | None = None) -> Teacher:
     """The teacher of an imitation: Muesli's update, or a lean rule by its name or file.
 
     Raises:
