@@ -304,7 +304,7 @@ def test_an_overview_does_not_wait_for_jax(arguments):
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("command", [["envs"], ["rules", "list"], ["rules", "show", "discorl4"]])
+@pytest.mark.parametrize("command", [["envs"], ["rules", "list"], ["rules", "show", "discorl5"]])
 def test_tables_fit_the_terminal(monkeypatch, capsys, command, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     _, narrow, _ = run(capsys, *command)

@@ -105,7 +105,7 @@ def check(words, folder):
     """Raises if a command cannot be what was meant."""
     for path in re.findall(r"runs/\S+?\.npz", " ".join(words)):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(library.find("discorl4"), folder / path)
+        shutil.copy(library.find("discorl5"), folder / path)
     for earlier in re.findall(r"--config (runs/\S+)", " ".join(words)):
         (folder / earlier).mkdir(parents=True, exist_ok=True)
         described = {"kind": words[1], "config": discorl.configure().as_dict()}

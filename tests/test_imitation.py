@@ -9,7 +9,8 @@ import pytest
 from discoveries import CONFIG, ETA, RULE, TINY, assert_same
 
 import discorl
-from discorl.discovery import imitation
+from discorl import rules
+from discorl.discovery import imitation, teachers
 from discorl.discovery.population import Population
 from discorl.rules import returns
 from discorl.rules.files import weights
@@ -89,13 +90,81 @@ def test_towards_the_improved_policy_the_gradient_is_that_of_muesli():
     np.testing.assert_allclose(np.asarray(gradient)[inside], muesli[inside], atol=1e-12)
 
 
-def imitated():
+def lean_teacher():
+    """A lean rule whose parameters all matter, in the middle of a life of 300 updates."""
+    rng = np.random.default_rng(1)
+    rule, eta = rules.load("lean")
+    eta = jax.tree.map(lambda x: jnp.asarray(0.3 * rng.normal(size=np.shape(x))), eta)
+    return teachers.LeanTeacher(rule, eta)
+
+
+def test_towards_the_policy_of_a_lean_rule_the_gradient_is_that_of_its_loss():
+    with jax.enable_x64():
+        trajectory, online, target, q_target = jax.tree.map(jnp.asarray, muesli_case())
+        teacher = lean_teacher()
+        state = teacher.init_state(jnp.int32(300))
+        policy, new = teacher.policy(state, trajectory, online, target, q_target, 0.9)
+        rule = dataclasses.replace(teacher.rule, discount=0.9)
+        targets, expected, _ = rule.targets(teacher.eta, state, trajectory, online, target)
+
+        def loss(logits):
+            return rule.loss(online | {"logits": logits}, targets, trajectory)["policy"].sum()
+
+        def distance(logits):
+            return returns.categorical_kl(policy, logits[:-1]).sum()
+
+        of_rule, of_teacher = (jax.grad(f)(online["logits"])[:-1] for f in (loss, distance))
+    inside = np.all(np.exp(policy) > LEAST + 1e-12, axis=-1)
+    assert 4 <= inside.sum() < inside.size
+    np.testing.assert_allclose(of_teacher[inside], of_rule[inside], atol=1e-12)
+    assert_same(new.moments, expected.moments)
+
+
+def test_a_lean_rule_teaches_as_in_the_middle_of_a_life():
+    trajectory, online, target, q_target = jax.tree.map(jnp.asarray, muesli_case())
+    teacher = lean_teacher()
+    state = teacher.init_state(jnp.int32(300))
+    for _ in range(2):
+        assert state.updates == 150
+        _, state = teacher.policy(state, trajectory, online, target, q_target, 0.9)
+    early = dataclasses.replace(state, updates=jnp.int32(0))
+    first, middle = (
+        teacher.policy(x, trajectory, online, target, q_target, 0.9)[0] for x in (early, state)
+    )
+    assert np.abs(first - middle).max() > 1e-3, "the moment should matter"
+
+
+@pytest.mark.parametrize(
+    ("start", "teacher"),
+    [("muesli", "muesli"), ("imitation:lean2", "lean2"), ("scratch", None), ("lean2", None)],
+)
+def test_starts_name_their_teachers(start, teacher):
+    assert teachers.name_of(start) == teacher
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (
+            "imitation:ppo",
+            "start is 'imitation:ppo'; expected 'muesli', or 'imitation:' and a lean",
+        ),
+        ("imitation:lean9", "no rule 'lean9'"),
+    ],
+)
+def test_only_lean_rules_teach(start, message):
+    with pytest.raises(UserError, match=message):
+        discorl.discover(**TINY | {"start": start})
+
+
+def imitated(teacher=None):
     fields = {field.name: getattr(RULE, field.name) for field in dataclasses.fields(RULE)}
-    return imitation.Imitated(**fields)
+    return imitation.Imitated(**fields, teacher=teacher or teachers.MuesliTeacher())
 
 
-def test_imitators_say_what_a_population_asks_for():
-    agents = imitation.Imitators(CONFIG.groups()[0], CONFIG, imitated())
+@pytest.mark.parametrize("teacher", [teachers.MuesliTeacher(), lean_teacher()])
+def test_imitators_say_what_a_population_asks_for(teacher):
+    agents = imitation.Imitators(CONFIG.groups()[0], CONFIG, imitated(teacher))
     state = jax.eval_shape(agents.begin, jax.random.key(0), jnp.int32(0))
     _, after, metrics = jax.eval_shape(agents.meta_step, ETA, state)
     assert jax.tree.structure(after) == jax.tree.structure(state)
@@ -120,11 +189,13 @@ def test_a_meta_network_comes_to_imitate():
 
 
 @pytest.mark.long
-def test_discovery_starts_from_an_imitation_and_resumes_from_it(tmp_path, monkeypatch):
-    given = TINY | {"start": "muesli", "imitation_steps": 3, "meta_steps": 2}
+@pytest.mark.parametrize("start_from", ["muesli", "imitation:lean2"])
+def test_discovery_starts_from_an_imitation_and_resumes_from_it(start_from, tmp_path, monkeypatch):
+    given = TINY | {"start": start_from, "imitation_steps": 3, "meta_steps": 2}
     discorl.discover(**given, out=tmp_path / "run")
     start = weights.load(tmp_path / "run" / "start.npz")
-    assert start.metadata == {"bins": 5, "without": "none"}
+    assert (start.metadata["bins"], start.metadata["meta_steps"]) == (5, 0)
+    assert start.metadata["config"]["start"] == start_from
     assert not np.array_equal(start.eta["pi_hat"]["w"], ETA["pi_hat"]["w"])
     monkeypatch.setattr("discorl.discovery.loop.imitate", None)  # not again
     resumed = discorl.discover(resume=tmp_path / "run")

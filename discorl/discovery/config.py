@@ -105,8 +105,9 @@ class DiscoverConfig:
     """Rule to discover, if it starts from scratch: `disco`, with the sizes below, or any other rule
     with parameters, optionally with settings: `lean`, `package.module:MyRule,setting=3`."""
     start: str = "scratch"
-    """Learned rule to start from, a name or a file. `scratch` is a new rule, and `muesli` a new
-    `disco` rule trained to imitate Muesli's update."""
+    """Learned rule to start from, a name or a file. `scratch` is a new rule, `muesli` a new `disco`
+    rule trained to imitate Muesli's update, and `imitation:lean2` one trained to imitate a lean
+    rule."""
     imitation_steps: int = 2000
     """Steps of that imitation."""
     rules_path: str | None = None
@@ -214,7 +215,7 @@ class DiscoverConfig:
         fields.integers("lifetimes", least=1, empty=False)
         fields.integers("value_hidden", least=1)
         fields.require(self.bins % 2 == 1, "bins", "an odd number")
-        known = "'scratch', 'muesli', or a learned rule by its name or file"
+        known = "'scratch', 'muesli', 'imitation:LEAN_RULE', or a learned rule by its name or file"
         fields.require(isinstance(self.start, str) and self.start != "", "start", known)
         fields.choice("method", get_args(MethodName))
         fields.choice("meta_schedule", get_args(Schedule))

@@ -1,8 +1,8 @@
-"""A start for discovery: a new meta-network that says what Muesli's rule would.
+"""A start for discovery: a new meta-network that says what a teacher would.
 
 From scratch a discovery has to find out first that a policy should move towards actions of high
-value. Here agents of the population learn by a policy target made by hand, and the meta-network
-learns to predict that target from what it sees of them.
+value. Here agents of the population learn by a teacher's policy target, Muesli's or a lean rule's,
+and the meta-network learns to predict that target from what it sees of them.
 """
 
 import dataclasses
@@ -14,22 +14,39 @@ from discorl.agent import frames
 from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.population import Population
+from discorl.discovery.teachers import MuesliTeacher, Teacher
 from discorl.rules import Disco, returns
 from discorl.rules.disco import DiscoState, Targets
-from discorl.rules.regularisers import improved_policy
 from discorl.runs import processes
 from discorl.runs.interrupts import interrupts
 from discorl.runs.progress import Progress
-from discorl.types import Array, Key, Metrics, Outputs, Params, Trajectory, UserError
+from discorl.types import Array, Key, Metrics, Outputs, Params, PyTree, Trajectory, UserError
 
-CLIP = 1.0  # of the advantages, as in Muesli
 LEARNING_RATE = 1e-2
 EMA = 0.99
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ImitatedState(DiscoState):
+    """What the rule and its teacher remember of an agent's life."""
+
+    teacher: PyTree
+
+    @classmethod
+    def of(cls, rule: DiscoState, teacher: PyTree) -> "ImitatedState":
+        """Both states together."""
+        return cls(rule.meta_rnn, rule.adv_moments, rule.td_moments, teacher)
+
+
 @dataclasses.dataclass(frozen=True)
 class Imitated(Disco):
-    """The Disco rule with a policy target made by hand; a metric says how far the own one is."""
+    """The Disco rule with a teacher's policy target; a metric says how far its own one is."""
+
+    teacher: Teacher = dataclasses.field(default=MuesliTeacher(), compare=False)
+
+    def init_state(self, lifetime: Array) -> ImitatedState:
+        return ImitatedState.of(super().init_state(lifetime), self.teacher.init_state(lifetime))
 
     def targets(
         self,
@@ -38,19 +55,20 @@ class Imitated(Disco):
         trajectory: Trajectory,
         online: Outputs,
         target: Outputs,
-    ) -> tuple[Targets, DiscoState, Metrics]:
-        targets, state, metrics = super().targets(eta, state, trajectory, online, target)
-        weight = (~trajectory.fillers()).astype(targets.pi.dtype)
-        made_by_hand = jax.lax.stop_gradient(
-            improved_policy(trajectory, online, target, targets.q, CLIP)
+    ) -> tuple[Targets, ImitatedState, Metrics]:
+        assert isinstance(state, ImitatedState)
+        targets, new, metrics = super().targets(eta, state, trajectory, online, target)
+        taught, teacher = jax.lax.stop_gradient(
+            self.teacher.policy(state.teacher, trajectory, online, target, targets.q, self.discount)
         )
-        distance = returns.categorical_kl(made_by_hand, targets.pi)
+        weight = (~trajectory.fillers()).astype(targets.pi.dtype)
+        distance = returns.categorical_kl(taught, targets.pi)
         metrics |= {"imitation": returns.weighted_mean(distance, weight)}
-        return dataclasses.replace(targets, pi=made_by_hand), state, metrics
+        return dataclasses.replace(targets, pi=taught), ImitatedState.of(new, teacher), metrics
 
 
 class Imitators(Agents):
-    """Agents that learn by a target made by hand, and say how the meta-network comes nearer."""
+    """Agents that learn by a teacher's target, and say how the meta-network comes nearer."""
 
     def meta_step(self, eta: Params, state: AgentState) -> tuple[Params, AgentState, Metrics]:
         """Lives on for one update; the gradient is that of the distance between the targets."""
@@ -68,10 +86,10 @@ class Imitators(Agents):
         return gradient, new, metrics | episodes | steps | new.status()
 
 
-def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Params:
-    """Parameters to start from, with which a meta-network makes Muesli's policy target.
+def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key, teacher: Teacher) -> Params:
+    """Parameters to start from, with which a meta-network makes a teacher's policy target.
 
-    It is taught by the agents of the discovery to come, all in JAX.
+    It learns from the agents of the discovery to come, all in JAX.
     """
     fields = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
     config = dataclasses.replace(
@@ -83,7 +101,7 @@ def imitate(config: DiscoverConfig, rule: Disco, eta: Params, key: Key) -> Param
         objective="actor_critic",
         method="meta_gradient",
     )
-    population = Population(config, Imitated(**fields), agents=Imitators)
+    population = Population(config, Imitated(**fields, teacher=teacher), agents=Imitators)
     state = population.init(eta, key)
     with (
         Progress(config.meta_steps, "steps of imitation") as progress,

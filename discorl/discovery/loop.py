@@ -6,12 +6,14 @@ import json
 import math
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from discorl import rules
+from discorl.discovery import teachers
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.imitation import imitate
 from discorl.discovery.methods import Method, Row, make_method
@@ -20,9 +22,8 @@ from discorl.discovery.result import DiscoverResult, DiscoverState
 from discorl.discovery.scoring import LAST, Scoring
 from discorl.discovery.start import (
     COSTS,
-    IMITATED,
-    SCRATCH,
     check_start,
+    is_new,
     kept_costs,
     kept_start,
     keys_of,
@@ -118,19 +119,21 @@ def discover(
         method = make_method(config, built, kept_costs(run))
         stack.callback(method.close)
         check_start(config, built, method.host_environments)
+        teacher = None
+        if teachers.name_of(config.start) is not None and kept_start(run) is None:
+            teacher = teachers.load(config.start, config.rules_path)
         scoring = Scoring(config, built, keys_of(config).scoring)
         if out is not None:
-            is_new = config.start in (SCRATCH, IMITATED)
-            start = None if is_new else rules.find(config.start, config.rules_path)
+            start = None if is_new(config.start) else rules.find(config.start, config.rules_path)
             described, copies = config.as_dict(), {"start.npz": start}
             run = stack.enter_context(runs.create(out, described, "discover", copies))
-        if config.start == IMITATED and kept_start(run) is None:
-            assert isinstance(built, Disco), "`check_start` rejects other rules"
-            eta = imitate(
-                config, built, eta, jax.random.fold_in(keys_of(config).population, 0x1317)
-            )
+        if teacher is not None:
+            assert isinstance(built, Disco), "any other rule is refused"
+            origin = _provenance(config, versions(), 0)  # now: the source may change meanwhile
+            key = jax.random.fold_in(keys_of(config).population, 0x1317)
+            eta = imitate(config, built, eta, key, teacher)
             if run is not None and run.writes:
-                built.save(run.path / "start.npz", eta)
+                built.save(run.path / "start.npz", eta, origin)
                 run.note_file("start.npz")
         name = f"discovery of {config.rule}"
         log = stack.enter_context(tracking.following(followers, run, config.as_dict(), name))
@@ -291,23 +294,17 @@ class _Loop:
         costs = json.dumps(self._method.costs()).encode()
         write_atomically(self._run.path / COSTS, lambda file: file.write(costs))
         score = float(state.best_score)
-        best = self._provenance(int(state.best_meta_step))
+        best = _provenance(self._config, self._versions, int(state.best_meta_step))
         best |= {"score": score if math.isfinite(score) else None}
         for name, eta, metadata in (
-            ("rule.npz", self._method.eta(state.search), self._provenance(done)),
+            (
+                "rule.npz",
+                self._method.eta(state.search),
+                _provenance(self._config, self._versions, done),
+            ),
             ("best.npz", state.best_eta, best),
         ):
             self._rule.save(self._run.path / name, eta, metadata)
-
-    def _provenance(self, meta_steps: int) -> dict[str, Any]:
-        """The origin of a rule, for its file."""
-        return {
-            "meta_steps": meta_steps,
-            "seed": self._config.seed,
-            "discorl": self._versions["discorl"],
-            "commit": self._versions["commit"],
-            "config": self._config.as_dict(),
-        }
 
     def _finish(self, state: DiscoverState, done: int) -> DiscoverResult:
         return DiscoverResult(
@@ -322,3 +319,16 @@ class _Loop:
             finished=done == self._config.meta_steps,
             seconds=self._seconds,
         )
+
+
+def _provenance(
+    config: DiscoverConfig, made_with: Mapping[str, str | None], meta_steps: int
+) -> dict[str, Any]:
+    """What a rule file remembers of where it comes from."""
+    return {
+        "meta_steps": meta_steps,
+        "seed": config.seed,
+        "discorl": made_with["discorl"],
+        "commit": made_with["commit"],
+        "config": config.as_dict(),
+    }

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from discorl import rules
-from discorl.discovery import distributions
+from discorl.discovery import distributions, teachers
 from discorl.discovery.config import DiscoverConfig
 from discorl.rules import Disco, Rule
 from discorl.runs import Run
 from discorl.runs.schemas import read_json
 from discorl.types import Key, Params, UserError
 
-SCRATCH, IMITATED = "scratch", "muesli"  # starts without a file
+SCRATCH = "scratch"
 COSTS = "blocks.json"  # what each block of agents cost, by which a resumed run deals them out
 
 
@@ -35,6 +35,11 @@ def keys_of(config: DiscoverConfig) -> Keys:
     return Keys(*jax.random.split(jax.random.key(config.seed), 3))
 
 
+def is_new(start: str) -> bool:
+    """Whether a discovery starts with a new rule, which may imitate another one first."""
+    return start == SCRATCH or teachers.name_of(start) is not None
+
+
 def starting_rule(
     config: DiscoverConfig, file: Path | None = None, rule: rules.Given | None = None
 ) -> tuple[Rule, Params]:
@@ -43,9 +48,9 @@ def starting_rule(
     A rule that the settings name brings its own sizes and bins.
     """
     start = config.start
-    if start == IMITATED and file is not None:
+    if start != SCRATCH and is_new(start) and file is not None:
         start = os.fspath(file)  # a learned rule by now
-    if start not in (SCRATCH, IMITATED):
+    if not is_new(start):
         built, eta = rules.load(start, file=file, rules_path=config.rules_path)
     elif rule is None and config.rule == Disco.name:
         built = Disco(
@@ -75,23 +80,24 @@ def starting_rule(
 
 def check_start(config: DiscoverConfig, rule: Rule, host_environments: Sequence[str]) -> None:
     """Refuses a start that does not go with the rule or with the environments."""
+    imitates = teachers.name_of(config.start) is not None
     if not isinstance(rule, Disco):
-        misplaced = {"start": config.start == IMITATED, "without": config.without != "none"}
+        misplaced = {"start": imitates, "without": config.without != "none"}
         for name in (name for name, given in misplaced.items() if given):
             raise UserError(
                 f"{name} is {getattr(config, name)!r}, which is for the rule 'disco', and the rule "
                 f"is {config.rule!r}: leave it out"
             )
         return
-    if config.start == IMITATED and host_environments:
+    if imitates and host_environments:
         raise UserError(
-            f"start is {IMITATED!r}, which learns in environments written in JAX only, and "
+            f"start is {config.start!r}, which learns in environments written in JAX only, and "
             f"{host_environments[0]} is on the host: expected a rule or {SCRATCH!r}"
         )
-    if "q" in rule.ablated and (config.start == IMITATED or config.target_improvement > 0):
+    if "q" in rule.ablated and (imitates or config.target_improvement > 0):
         raise UserError(
             "the rule is without q, whose advantages would improve its policy targets: expected "
-            f"target_improvement 0 and a start other than {IMITATED!r}"
+            "target_improvement 0 and a start that imitates no other rule"
         )
 
 

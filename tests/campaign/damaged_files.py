@@ -99,7 +99,7 @@ def _make(home: Path) -> None:
     from discorl.runs import Run, compilation, npz
 
     home.mkdir()
-    rule = library.find("discorl4")
+    rule = library.find("discorl5")
     for folder in ("rules", "golden", "programs"):
         (home / folder).mkdir()
     shutil.copy(rule, home / "rules" / "rule.npz")
@@ -107,7 +107,7 @@ def _make(home: Path) -> None:
     compilation._CheckedCache(str(home / "programs")).put("key", b"a program" * 100)
     import discorl
 
-    config = discorl.configure(rule="discorl4", env="catch:rows=3,columns=3", hidden=(4,))
+    config = discorl.configure(rule="discorl5", env="catch:rows=3,columns=3", hidden=(4,))
     described = config.as_dict() | {"own": {}}
     with Run.create(home / "run", described, copies={"rule.npz": rule}) as made:
         for update in range(1, 5):

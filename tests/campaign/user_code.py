@@ -193,7 +193,7 @@ def special_files(campaign: Campaign, generator: random.Random, count: int) -> N
         (folder / "link.npz").symlink_to(kept)
         (folder / "folder.npz").mkdir()
         target = ("fifo.npz", "link.npz", "folder.npz")[number % 3]
-        command = ["rules", "export", "discorl4", target]
+        command = ["rules", "export", "discorl5", target]
         if number % 2:
             command = ["rules", "show", "./" + target]
         campaign.command("special files", command, "refused", cwd=folder, timeout=60)
@@ -201,6 +201,6 @@ def special_files(campaign: Campaign, generator: random.Random, count: int) -> N
         if not unharmed:
             campaign.count("special files", "was replaced or followed", target)
     for device in ("/dev/null", "/dev/zero", "/dev/full"):
-        command = ["rules", "export", "discorl4", device]
+        command = ["rules", "export", "discorl5", device]
         as_root = os.geteuid() == 0  # who would replace a device
         campaign.command("special files", command, "refused: device", timeout=60, nobody=as_root)
