@@ -34,9 +34,9 @@ def own_run(tmp_path_factory):
 
 
 def test_an_environment_of_ones_own_must_be_given_again(own_run):
-    with pytest.raises(discorl.UserError, match="environment of its own"):
+    with pytest.raises(discorl.UserError, match="its own environment: give it again"):
         evaluate(own_run)
-    with pytest.raises(discorl.UserError, match="environment of its own"):
+    with pytest.raises(discorl.UserError, match="its own environment: give it again"):
         discorl.train(resume=own_run)
 
 

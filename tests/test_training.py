@@ -302,7 +302,7 @@ def test_bad_settings_are_named(settings, message):
 
 
 def test_a_replay_that_does_not_fit_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"replay is 1000000000: so many .* memory are available"):
+    with pytest.raises(UserError, match=r"replay is 1000000000: this many .* memory are available"):
         discorl.train(**TINY | {"replay": 10**9, "replay_fraction": 1.0}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     # Atari's frames: 29 moments and 3 before them, 84 x 84 bytes each, in 60,689 trajectories.
@@ -338,7 +338,7 @@ def test_memory_is_read():
 
 
 def test_settings_come_from_one_place():
-    with pytest.raises(UserError, match="not several"):
+    with pytest.raises(UserError, match="give only one of config, resume"):
         discorl.train(discorl.TrainConfig(), updates=3)
     with pytest.raises(UserError, match="either resume or out"):
         discorl.train(resume="a", out="b")
