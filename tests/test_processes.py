@@ -172,7 +172,7 @@ def test_a_launch_says_at_once_that_processes_compile(capsys, monkeypatch):
     monkeypatch.setattr(launch, "supervise", lambda *_: (0, 0))
     with pytest.raises(SystemExit):
         cli.main(["launch", "-n", "2", "train", "--out", "x"])
-    assert capsys.readouterr().err.startswith("starting 2 processes, which compile first")
+    assert capsys.readouterr().err.startswith("processes: 2; they compile before")
 
 
 @pytest.mark.parametrize(

@@ -90,3 +90,12 @@ def test_encoder_and_its_derivatives_are_those_of_xlas_operations(quantity, size
 
 def assert_equal_but_for_rounding(ours, expected):
     np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+
+
+def test_products_are_the_convolutions_of_other_devices(monkeypatch):
+    monkeypatch.setattr(convolutions, "PIECE_BYTES", 2 * 4 * 5 * 18 * 8)  # two images of five
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        x, kernel = rng.normal(size=(5, 6, 7, 2)), rng.normal(size=(3, 3, 2, 4))
+        ours = convolutions._by_products(x, kernel)
+        assert_equal_but_for_rounding(ours, convolutions._by_library(x, kernel))

@@ -46,6 +46,8 @@ def test_settings_of_any_rule_that_make_no_sense(rule, settings, message):
         ("ppo:value_clip=0", "ppo: value_clip is 0.0; expected a positive number"),
         ("ppo:lambda_=1.5", "ppo: lambda_ is 1.5; expected from 0 to 1"),
         ("actor_critic:lambda_=-0.1", "actor_critic: lambda_ is -0.1; expected from 0 to 1"),
+        ("disco:lambda_=2", "disco: lambda_ is 2.0; expected from 0 to 1"),
+        ("ppo:value_cost=-1", "ppo: value_cost is -1.0; expected at least 0"),
         ("actor_critic:entropy_cost=-1", "actor_critic: entropy_cost is -1.0; expected at least 0"),
     ],
 )

@@ -115,7 +115,7 @@ class AgentConfig:
     """Discount of rewards."""
     reward_scale: float | None = None
     """Factor on rewards for learning; reported returns are not scaled. The default is 1 in
-    discovery. In training the rule chooses it: 1 except for Disco103 (`Rule.reward_scale`)."""
+    discovery. In training the rule chooses it (`Rule.recipes`, `Rule.reward_scale`)."""
     frame_stack: int = 1
     """Number of latest frames that the network sees; a trajectory stores each frame once."""
     data_parallel: int = 1

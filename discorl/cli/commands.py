@@ -51,7 +51,7 @@ def _optional(
 ) -> tyro.constructors.PrimitiveConstructorSpec | None:
     """Shows an option that may be left out by its type, `PATH` and not `{None}|PATH`, or empty."""
     kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
-    if get_origin(info.type) is tuple:
+    if get_origin(info.type) is tuple and get_args(info.type)[1:] == (Ellipsis,):
         kinds = [info.type]
     if len(kinds) != 1 or len(get_args(info.type)) != 2:
         return None

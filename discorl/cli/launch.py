@@ -66,7 +66,8 @@ def launch_command(arguments: list[str], program: str) -> Result:
     command = [sys.executable, "-m", "discorl.cli", *given.command, *options]
     count = 1 if names & set(HELP) else given.processes
     with nothing_drawn():  # process 0 has a bar, but only once the processes have met and compiled
-        tell(f"starting {count} processes, which compile first: usually for less than a minute")
+        if not names & set(HELP):
+            tell(f"processes: {count}; they compile before process 0 shows its progress")
         status, restarts = supervise(command, count, given.restarts)
     data = {"processes": given.processes, "restarts": restarts, "status": status}
     return Result(data, f"restarts: {restarts}", ok=status == 0)

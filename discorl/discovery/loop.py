@@ -115,13 +115,13 @@ def discover(
             config = dataclasses.replace(config, rule=rules.text_of(own_rule))
         tell_of_sizes_left_out(config)
         built, eta = starting_rule(config, kept_start(run), own_rule)
-        processes.require_same(config.as_dict(), eta)
-        method = make_method(config, built, kept_costs(run))
-        stack.callback(method.close)
-        check_start(config, built, method.host_environments)
         teacher = None
         if teachers.name_of(config.start) is not None and kept_start(run) is None:
             teacher = teachers.load(config.start, config.rules_path)
+        processes.require_same(config.as_dict(), (eta, getattr(teacher, "eta", ())))
+        method = make_method(config, built, kept_costs(run))
+        stack.callback(method.close)
+        check_start(config, built, method.host_environments)
         scoring = Scoring(config, built, keys_of(config).scoring)
         if out is not None:
             start = None if is_new(config.start) else rules.find(config.start, config.rules_path)

@@ -64,7 +64,7 @@ def starting_rule(
         built, eta = rules.load(rule or config.rule, rules_path=config.rules_path)
         eta = eta if isinstance(rule, tuple) else None
     if not rules.is_learned(built):
-        setting, value = ("rule", config.rule) if start == SCRATCH else ("start", start)
+        setting, value = ("rule", config.rule) if is_new(start) else ("start", start)
         raise UserError(
             f"{setting} is {value!r}, a rule without parameters to discover; expected a learned "
             "rule by its name or file, or a class with `init_params`"

@@ -70,7 +70,7 @@ class MuesliTeacher(Teacher):
         return improved_policy(trajectory, online, target, q_target, _CLIP), state
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # arrays have no hash
 class LeanTeacher(Teacher):
     """A lean rule's policy target, as a distribution that has its gradient.
 

@@ -96,12 +96,12 @@ def _by_products(x: Array, kernel: Array) -> Array:
         ]
         return jnp.concatenate(shifted, axis=-1) @ matrix
 
-    patch_bytes = count * height * width * matrix.shape[0] * x.dtype.itemsize
-    pieces = min(count, math.ceil(patch_bytes / PIECE_BYTES))
-    size = math.ceil(count / pieces)
+    image_bytes = height * width * matrix.shape[0] * x.dtype.itemsize
+    size = min(count, max(1, PIECE_BYTES // image_bytes))
+    pieces = math.ceil(count / size)
     padded = jnp.pad(x, [(0, size * pieces - count)] + [(0, 0)] * 3)
     # Patches are recomputed for the gradient: they are side^2 times as large as the images.
-    some = functools.partial(jax.checkpoint, prevent_cse=False)(convolve_some)
+    some = jax.checkpoint(convolve_some, prevent_cse=False)
     y = jax.lax.map(some, padded.reshape(pieces, size, *x.shape[1:]))
     return y.reshape(-1, *y.shape[2:])[:count]
 

@@ -48,7 +48,6 @@ class Rule(abc.ABC):
     recipe: ClassVar[Mapping[str, Any]] = {}
     # Further settings for single presets, by name; a class with its own recipe does not inherit
     # them. A mapping under "rule" holds defaults of the rule's own settings.
-    # `benchmarks/recipe_search.py` found the recipes for MinAtar.
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     discount: float = 0.997

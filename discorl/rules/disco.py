@@ -93,6 +93,7 @@ class Disco(Rule):
     """
 
     name: ClassVar[str] = "disco"
+    # Chosen among five settings with Disco103; see `docs/records/minatar.md`.
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "minatar": {
             "learning_rate": 1e-2,

@@ -40,8 +40,7 @@ class PolicyAndValue(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._fields().number("value_cost", least=0)
-        self._fields().number("entropy_cost", least=0)
+        self._fields().number("value_cost", "entropy_cost", least=0)
 
     def outputs(self, num_actions: int) -> OutputSpec:
         """A policy and a scalar value."""
