@@ -43,7 +43,7 @@ class ImitatedState(DiscoState):
 class Imitated(Disco):
     """The Disco rule with a teacher's policy target; a metric says how far its own one is."""
 
-    teacher: Teacher = MuesliTeacher()
+    teacher: Teacher = dataclasses.field(default_factory=MuesliTeacher)
 
     def init_state(self, lifetime: Array) -> ImitatedState:
         return ImitatedState.of(super().init_state(lifetime), self.teacher.init_state(lifetime))

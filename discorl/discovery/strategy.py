@@ -146,7 +146,7 @@ class Strategy:
         half = pairs // 2
 
         def estimate(part: slice) -> Params:
-            # Both halves are divided by the same number: all pairs count equally, whatever their number.
+            # The same divisor in both halves, so that all pairs count equally.
             return jax.tree.map(
                 lambda x: jnp.tensordot(advantage[part], x[part], 1) / (pairs / 2), perturbations
             )
