@@ -17,6 +17,7 @@ from discorl.training import configure, make_trainer
 TORSOS = {
     "residual": {"torso": "residual", "filters": (16, 32, 32), "hidden": (256,)},
     "nature": {"torso": "nature", "filters": (32, 64, 64), "hidden": (512, 128)},
+    "small": {"torso": "nature", "filters": (16, 32, 32), "hidden": (256, 128)},
 }
 
 

@@ -74,6 +74,16 @@ def test_defaults_in_the_help_follow_the_rule(capsys):
     assert "(default: 32)" in out, "the environments of PPO's own recipe"
 
 
+def test_help_says_no_default_where_words_say_it(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "90")
+    _, out, _ = run(capsys, "train", "--rule", "lean2", "--help")
+    words = " ".join(out.replace("│", " ").split())
+    assert "random and optimal play are known. --frame-stack" in words
+    _, out, _ = run(capsys, "train", "--rule", "muesli", "--preset", "minatar", "--help")
+    words = " ".join(out.replace("│", " ").split())
+    assert "play are known. (default: 10.0) --frame-stack" in words
+
+
 # --- settings -------------------------------------------------------------------------------------
 
 

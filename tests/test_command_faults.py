@@ -1,6 +1,5 @@
 """What a command does with code and machines that misbehave: one message, and nothing lost."""
 
-import io
 import json
 import os
 import signal
@@ -23,7 +22,6 @@ from discorl.envs.host import workers as worker_vectors
 from discorl.envs.host.serial import SerialVector
 from discorl.rules.files import download
 from discorl.runs import compilation, memory
-from discorl.runs.progress import _displays
 from discorl.types import UserError
 
 
@@ -83,20 +81,6 @@ def test_an_empty_path_is_not_the_current_folder(monkeypatch, capsys, arguments)
 def test_a_path_with_nul_is_refused(monkeypatch, capsys):
     assert run(monkeypatch, raises(AssertionError), "--out", "a\0b") == 2
     assert r"'a\x00b' has the character NUL" in capsys.readouterr().err
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize(
-    ("arguments", "drawn"),
-    [((), 1), (("--distributed",), 0), (("--coordinator=host:1", "--process=0"), 0)],
-)
-def test_processes_that_share_a_terminal_draw_no_line_of_waiting(monkeypatch, arguments, drawn):
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    assert run(monkeypatch, lambda: Result({}, ok=len(_displays) == drawn), *arguments) == 0
 
 
 def test_cached_files_of_a_container_do_not_count_as_used(monkeypatch, tmp_path):

@@ -122,6 +122,17 @@ def test_heads_start_small_and_other_layers_at_the_scale_of_their_inputs():
         np.testing.assert_array_equal(layer["b"], 0)
 
 
+def test_the_nature_torso_keeps_the_scale_of_its_inputs():
+    image = jax.random.normal(jax.random.key(0), (16, 84, 84, 4))
+    spec = OutputSpec(256, state={"logits": (256,)})
+    network = standard(spec, image[0], torso="nature", filters=(32, 64, 64), hidden=(512, 256))
+    params = network.init(jax.random.key(1), image)
+    params["head"]["logits"] = {"w": jnp.eye(256), "b": jnp.zeros(256)}
+    features = network.apply(params, image)["logits"]
+    # The last layer has the gain of a ReLU and none after it, so the square of the scale doubles.
+    assert 1 < float(jnp.mean(jnp.square(features))) < 4
+
+
 def test_scalar_outputs_and_rules_without_action_outputs():
     network, params, batch = initialised(VALUE, shape(4))
     outputs = network.apply(params, batch)

@@ -132,13 +132,14 @@ def test_recipes_for_the_tasks_of_a_preset():
         return discorl.configure(rule, "atari:Pong", "atari_small", **given)
 
     config = configure("ppo")
-    assert config.rule == "ppo:clip=0.1,value_clip=0.1,entropy_cost=0.01"
+    assert config.rule == "ppo:entropy_cost=0.01"
     agent = config.agent
     assert (agent.unroll, agent.num_envs, agent.batch, agent.discount) == (128, 8, 8, 0.99)
-    assert (agent.optimiser.learning_rate, agent.optimiser.max_gradient_norm) == (2.5e-4, 0.5)
-    assert rules.load(config.rule)[0].clip == 0.1
+    assert (agent.optimiser.learning_rate, agent.optimiser.max_gradient_norm) == (5e-4, 0.5)
+    assert rules.load(config.rule)[0].entropy_cost == 0.01
     given = configure("ppo:clip=0.3", learning_rate=1e-3)  # what is given wins
-    assert given.rule == "ppo:clip=0.3,value_clip=0.1,entropy_cost=0.01"
+    assert given.rule == "ppo:clip=0.3,entropy_cost=0.01"
+    assert configure("ppo:entropy_cost=0.1").rule == "ppo:entropy_cost=0.1"
     assert given.agent.optimiser.learning_rate == 1e-3
     assert configure(PPO(clip=0.3)).rule == "ppo:clip=0.3"  # an object is what it is
     assert configure("actor_critic").rule == "actor_critic"

@@ -1,11 +1,13 @@
 """Discovery in several processes and on several devices: always the same bits."""
 
+import contextlib
 import json
 import shlex
 import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import clusters
@@ -18,8 +20,9 @@ from discoveries import table
 
 import discorl
 from discorl import cli
-from discorl.cli import launch
-from discorl.runs import processes
+from discorl.cli import launch, running, train
+from discorl.cli.commands import Result
+from discorl.runs import processes, progress
 from discorl.runs.processes import Cluster
 
 COLLECTIVES = """
@@ -168,11 +171,40 @@ def test_a_process_that_is_gone_is_reported_in_one_line(capfd):
     assert capfd.readouterr().err == line
 
 
-def test_a_launch_says_at_once_that_processes_compile(capsys, monkeypatch):
-    monkeypatch.setattr(launch, "supervise", lambda *_: (0, 0))
-    with pytest.raises(SystemExit):
-        cli.main(["launch", "-n", "2", "train", "--out", "x"])
-    assert capsys.readouterr().err.startswith("processes: 2; they compile before")
+@pytest.mark.parametrize(
+    ("options", "drawn"),
+    [
+        ("", True),
+        ("--coordinator here:1 --processes 2 --process 0", True),
+        ("--coordinator=here:1 --processes=2 --process=0", True),
+        ("--coordinator here:1 --processes 2 --process 1", False),
+        ("--distributed", False),
+    ],
+)
+def test_of_several_processes_the_first_shows_that_it_works(options, drawn, monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        running, "Waiting", lambda program: shown.append(program) or contextlib.nullcontext()
+    )
+    monkeypatch.setitem(train.COMMANDS, "", lambda *_: Result({}))
+    assert running.run(["train", *options.split()]) == 0
+    assert shown == (["discorl train"] if drawn else [])
+
+
+def test_a_process_that_fails_clears_its_line(monkeypatch):
+    def leave(status):
+        events.append(status)
+        raise SystemExit
+
+    events = []
+    monkeypatch.setattr(processes, "_connected", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(processes, "_report", lambda _: events.append("message"))
+    monkeypatch.setattr(processes.os, "_exit", leave)
+    display = types.SimpleNamespace(_pause=lambda: events.append("clear"), _draw=lambda: None)
+    monkeypatch.setattr(progress, "_displays", [display])
+    with pytest.raises(SystemExit), processes.joined(True):
+        raise discorl.UserError("wrong")
+    assert events == ["clear", "message", 2]
 
 
 @pytest.mark.parametrize(

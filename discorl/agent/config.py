@@ -114,8 +114,9 @@ class AgentConfig:
     discount: float = 0.997
     """Discount of rewards."""
     reward_scale: float | None = None
-    """Factor on rewards for learning; reported returns are not scaled. The default is 1 in
-    discovery. In training the rule chooses it (`Rule.recipes`, `Rule.reward_scale`)."""
+    """Factor on rewards for learning; reported returns are not scaled. By default 1, or in training
+    what the rule derives from the environment (`Rule.reward_scale`): Disco rules scale small
+    rewards up where the returns of random and optimal play are known."""
     frame_stack: int = 1
     """Number of latest frames that the network sees; a trajectory stores each frame once."""
     data_parallel: int = 1

@@ -90,7 +90,10 @@ _asked: set[Any] = set()  # dataclasses that `_one_paragraph` asks tyro's own ru
 def _one_paragraph(
     info: tyro.constructors.StructTypeInfo,
 ) -> tyro.constructors.StructConstructorSpec | None:
-    """Joins the lines of a field's docstring: tyro leaves breaks before those that are indented."""
+    """Joins the lines of a field's docstring: tyro leaves breaks before those that are indented.
+
+    If the docstring says in words what happens by default, `(default: none)` is left out.
+    """
     if not dataclasses.is_dataclass(info.type) or info.type in _asked:
         return None
     _asked.add(info.type)
@@ -104,11 +107,16 @@ def _one_paragraph(
     def joined(helptext: str | Callable[[], str | None] | None) -> str:
         return " ".join(((helptext() if callable(helptext) else helptext) or "").split())
 
-    fields = (
-        dataclasses.replace(field, helptext=functools.partial(joined, field.helptext))
-        for field in spec.fields
-    )
-    return dataclasses.replace(spec, fields=tuple(fields))
+    def improved(
+        field: tyro.constructors.StructFieldSpec,
+    ) -> tyro.constructors.StructFieldSpec:
+        shown: Any = field.type
+        if field.default in (None, ()) and "by default" in joined(field.helptext).lower():
+            shown = Annotated[shown, UNSET]
+        helptext = functools.partial(joined, field.helptext)
+        return dataclasses.replace(field, helptext=helptext, type=shown)
+
+    return dataclasses.replace(spec, fields=tuple(map(improved, spec.fields)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from discorl.cli import HELP
-from discorl.cli.commands import JSON_HINT, Command, Result, tell
+from discorl.cli.commands import JSON_HINT, Command, Result
 from discorl.runs import memory
 from discorl.runs.interrupts import interrupts
 from discorl.runs.progress import nothing_drawn
@@ -65,9 +65,7 @@ def launch_command(arguments: list[str], program: str) -> Result:
     options = [] if "--resume" in names else ["--resume-if-exists"]
     command = [sys.executable, "-m", "discorl.cli", *given.command, *options]
     count = 1 if names & set(HELP) else given.processes
-    with nothing_drawn():  # process 0 has a bar, but only once the processes have met and compiled
-        if not names & set(HELP):
-            tell(f"processes: {count}; they compile before process 0 shows its progress")
+    with nothing_drawn():  # process 0 draws
         status, restarts = supervise(command, count, given.restarts)
     data = {"processes": given.processes, "restarts": restarts, "status": status}
     return Result(data, f"restarts: {restarts}", ok=status == 0)
@@ -85,8 +83,10 @@ def supervise(command: Sequence[str], count: int, restarts: int) -> tuple[int, i
             if status in (0, USAGE_ERROR) or interrupted():
                 break
             if attempt < restarts:
+                # A process that was killed leaves its line on the terminal.
+                clear = "\r\x1b[2K" if sys.stderr.isatty() else ""
                 print(
-                    f"a process ended with status {status}: restarting all "
+                    f"{clear}a process ended with status {status}: restarting all "
                     f"({attempt + 1} of at most {restarts})",
                     file=sys.stderr,
                 )

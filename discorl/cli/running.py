@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import itertools
 import json
 import math
 import os
@@ -18,9 +19,7 @@ from discorl.runs.progress import Waiting
 from discorl.types import UserError, specs
 
 UNEXPECTED = 70  # exit status of what is no mistake of the user's: EX_SOFTWARE
-# Options of one of several processes. Only process 0 may draw, and a failure ends a process without
-# clearing the line; until the bar of process 0 appears, nothing is drawn.
-_SHARED = ("--distributed", "--coordinator")
+_SHARED = ("--distributed", "--coordinator")  # options of one of several processes
 _DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 
 
@@ -94,17 +93,22 @@ def run(arguments: list[str]) -> int:
         _make_deterministic()
     rest = [argument for argument in rest if argument not in ("--json", "--deterministic")]
     _refuse_unusable(rest, program)
-    options = {argument.partition("=")[0] for argument in rest}
-    asked_for_help = bool(options & set(HELP))
-    quiet = asked_for_help or bool(options & set(_SHARED))
+    asked_for_help = bool(set(rest) & set(HELP))
     with (
         _output_kept(as_json and not asked_for_help),
-        contextlib.nullcontext() if quiet else Waiting(program),
+        contextlib.nullcontext() if asked_for_help or not _may_draw(rest) else Waiting(program),
     ):
         result = _call(function, rest, program)
     if not result.silent:
         print(json.dumps(_plain(result.data), indent=2) if as_json else result.text, flush=True)
     return 0 if result.ok else 1
+
+
+def _may_draw(arguments: list[str]) -> bool:
+    """Whether this is the only process, or known to be the first of several."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    first = ("--process", "0") in itertools.pairwise(words)
+    return first or not set(words) & set(_SHARED)
 
 
 def _make_deterministic() -> None:

@@ -10,6 +10,10 @@ import jax.numpy as jnp
 
 from discorl.types import Array, Key, Params
 
+# Keeps the scale of activations from layer to layer (He et al. 2015, arXiv:1502.01852). 0.88 is the
+# standard deviation of a normal distribution that is truncated at two.
+RELU_GAIN = 2**0.5 / 0.88
+
 
 def truncated_normal(key: Key, shape: Sequence[int], stddev: float) -> Array:
     """Normal samples of the given scale, truncated at two standard deviations."""
@@ -27,11 +31,14 @@ def linear(layer: Params, x: Array) -> Array:
     return x @ layer["w"] + layer["b"]
 
 
-def init_mlp(key: Key, inputs: int, sizes: Sequence[int]) -> Params:
-    """Linear layers of the given widths, named "0", "1", ..."""
+def init_mlp(key: Key, inputs: int, sizes: Sequence[int], *, gain: float = 1.0) -> Params:
+    """Linear layers of the given widths, named "0", "1", ..., with weights of gain/sqrt(inputs)."""
     widths = (inputs, *sizes)
     keys = jax.random.split(key, len(sizes)) if sizes else ()
-    return {str(i): init_linear(k, widths[i], widths[i + 1]) for i, k in enumerate(keys)}
+    return {
+        str(i): init_linear(k, widths[i], widths[i + 1], stddev=gain * widths[i] ** -0.5)
+        for i, k in enumerate(keys)
+    }
 
 
 def mlp(layers: Params, x: Array) -> Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from discorl.networks.base import Network, Parts
 from discorl.networks.convolutions import convolutions, init_convolutions, init_nature, nature
-from discorl.networks.layers import init_linear, init_mlp, linear, lstm_step, mlp
+from discorl.networks.layers import RELU_GAIN, init_linear, init_mlp, linear, lstm_step, mlp
 from discorl.networks.recurrence import Recurrence
 from discorl.networks.residual import init_residual, residual
 from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, UserError
@@ -26,13 +26,16 @@ class Encoder(NamedTuple):
 
     init: Callable[[Key, int, Sequence[int]], Params]  # key, channels, filters of each section
     apply: Callable[[Params, Array], Array]  # [N, height, width, channels] -> [N, features]
+    gain: float = 1.0  # on the initial weights of the layers that follow
 
 
 # By torso; `Torso` lists the same names. With "auto", images get the first.
 ENCODERS = {
     "residual": Encoder(init_residual, residual),
     "conv": Encoder(init_convolutions, convolutions),
-    "nature": Encoder(init_nature, nature),
+    # Each layer without a gain shrinks the differences between frames, which are small to begin
+    # with: a ball of a few pixels.
+    "nature": Encoder(init_nature, nature, gain=RELU_GAIN),
 }
 
 
@@ -81,7 +84,8 @@ class _Standard:
         if encoders:
             params["encoder"] = encoders
         features = jax.eval_shape(self._encode, params, observation).shape[-1]
-        params["torso"] = init_mlp(mlp_key, features, self.hidden)
+        gain = self.encoder.gain if encoders else 1.0
+        params["torso"] = init_mlp(mlp_key, features, self.hidden, gain=gain)
         width = self.hidden[-1] if self.hidden else features
         if self.lstm:
             lstm_key = jax.random.fold_in(torso_key, 1)

@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from discorl.runs import memory
+from discorl.runs import memory, progress
 from discorl.types import PassingError, PyTree, UserError, validation
 
 HEARTBEAT_SECONDS = 20  # a process that is silent for longer counts as dead
@@ -105,9 +105,10 @@ def joined(cluster: Cluster | bool) -> Iterator[None]:
             yield
         except BaseException as error:
             # An ordinary exit would deadlock: it waits for the others, which wait for this process.
-            _report(error)
             permanent = isinstance(error, UserError) and not isinstance(error, PassingError)
-            os._exit(2 if permanent else 1)
+            with progress.nothing_drawn():  # clears the line, which nothing does after `_exit`
+                _report(error)
+                os._exit(2 if permanent else 1)
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     "gymnasium": _small_host(steps=200_000, learning_rate=1e-3, hidden=(128, 128), frame_stack=1),
     # On a CPU, the residual torso takes several times as long as DQN's convolutions.
     "atari_small": _small_host(
-        steps=2_000_000, torso="nature", filters=(32, 64, 64), hidden=(512, 128)
+        steps=2_000_000, torso="nature", filters=(16, 32, 32), hidden=(256, 128)
     ),
     "crafter_small": _small_host(steps=1_000_000),
     "nethack_small": _small_host(steps=2_000_000, hidden=(256, 256), frame_stack=1),
