@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Environment, Reference, Step
+from discorl.envs.families import draws
 from discorl.types import Array, Key, PyTree, validation
-from discorl.types.specs import Range
 
 Split = Literal["train", "held_out"]
 
@@ -214,9 +214,7 @@ class Family(abc.ABC, Generic[Parameters, State]):
         return self.solve(parameters).reference
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class PlaceState:
+class PlaceState(NamedTuple):
     """A state that is one number besides the time: a square, a capital, a cue."""
 
     place: Array  # [] int32
@@ -232,7 +230,7 @@ class PlaceFamily(Family[Parameters, PlaceState]):
 
     def begin(self, parameters: Parameters, key: Key) -> PlaceState:
         start, (count,) = self.start(parameters), self.sizes.situations
-        start = random_index(key, count) if start is None else start
+        start = draws.index(key, count) if start is None else start
         return PlaceState(jnp.int32(start), jnp.int32(0))
 
     def observe(self, parameters: Parameters, state: PlaceState) -> Array:
@@ -285,38 +283,3 @@ class Member(Environment[State], Generic[Parameters, State]):
 
     def reference(self) -> Reference:
         return self.family.reference(self.parameters)
-
-
-# --- helpers of families --------------------------------------------------------------------------
-
-
-def random_index(key: Key, size: Array | int, shape: tuple[int, ...] = ()) -> Array:
-    """Numbers from 0 to size - 1, int32 of the given shape.
-
-    It is as good as `jax.random.randint` for small sizes, and several times cheaper to compile and
-    to run, which matters because episodes begin all the time.
-    """
-    number = jnp.floor(jax.random.uniform(key, shape) * size).astype(jnp.int32)
-    return jnp.minimum(number, size - 1)  # the product may round up to the size
-
-
-def random_integer(key: Key, within: Range[int]) -> Array:
-    """A whole number in a range, [] int32."""
-    return within.low + random_index(key, within.high - within.low + 1)
-
-
-def random_number(key: Key, within: Range[float], shape: tuple[int, ...] = ()) -> Array:
-    """Numbers in a range, float32 of the given shape."""
-    return jax.random.uniform(key, shape, jnp.float32, *within)
-
-
-def random_order(key: Key, size: int) -> Array:
-    """The numbers from 0 to size - 1, shuffled: [size] int32."""
-    return jnp.argsort(jax.random.uniform(key, (size,))).astype(jnp.int32)
-
-
-def with_parity(number: Array, size: int, wanted: Array) -> Array:
-    """The number if it has the wanted parity, else a neighbour in [0, size) that has."""
-    # An even number swaps with the next one. The last number of an odd size goes one down.
-    neighbour = jnp.where((number ^ 1) < size, number ^ 1, number - 1)
-    return jnp.where(number % 2 == wanted % 2, number, neighbour)

@@ -1,19 +1,14 @@
 """Hill climbing with a weak engine: swinging leaves a valley sooner than pushing alone."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.families.base import (
-    Family,
-    Sizes,
-    random_index,
-    random_number,
-    random_order,
-    with_parity,
-)
+from discorl.envs.families import draws
+from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -21,9 +16,7 @@ from discorl.types.validation import Fields
 _PUSHES = (-1, 0, 1)  # left, none, right
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class HillParameters:
+class HillParameters(NamedTuple):
     """One valley."""
 
     bottom: Array  # [] int32, position of the lowest point
@@ -33,9 +26,7 @@ class HillParameters:
     meanings: Array  # [3] int32, the push of each action, less one
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class HillState:
+class HillState(NamedTuple):
     """A car in a valley."""
 
     position: Array  # [] int32
@@ -88,13 +79,13 @@ class Hill(Family[HillParameters, HillState]):
     def draw(self, key: Key, parity: Array) -> HillParameters:
         bottom_key, power_key, gravity_key, cost_key, meaning_key = jax.random.split(key, 5)
         third = self.width // 3
-        bottom = with_parity(random_index(bottom_key, third), third, parity + third)
+        bottom = draws.with_parity(draws.index(bottom_key, third), third, parity + third)
         return HillParameters(
             bottom=third + bottom,
-            power=random_number(power_key, self.power),
-            gravity=random_number(gravity_key, self.gravity),
-            cost=random_number(cost_key, self.cost),
-            meanings=random_order(meaning_key, len(_PUSHES)),
+            power=draws.number(power_key, self.power),
+            gravity=draws.number(gravity_key, self.gravity),
+            cost=draws.number(cost_key, self.cost),
+            meanings=draws.order(meaning_key, len(_PUSHES)),
         )
 
     def begin(self, parameters: HillParameters, key: Key) -> HillState:

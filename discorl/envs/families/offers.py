@@ -1,18 +1,13 @@
 """Optimal stopping: accept an offer or wait for a better one."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.families.base import (
-    Family,
-    Sizes,
-    random_index,
-    random_number,
-    random_order,
-    with_parity,
-)
+from discorl.envs.families import draws
+from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -20,9 +15,7 @@ from discorl.types.validation import Fields
 _ACCEPT, _WAIT, _ADVERTISE = range(3)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class OffersParameters:
+class OffersParameters(NamedTuple):
     """One market."""
 
     tickets: Array  # [kinds] int32, in proportion to which kinds of offers are made
@@ -32,9 +25,7 @@ class OffersParameters:
     meanings: Array  # [3] int32, what each action does: accept, wait, advertise
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class OffersState:
+class OffersState(NamedTuple):
     """The current offer and the seller's fame."""
 
     offer: Array  # [] int32, 0 if there is none, else the kind plus one
@@ -97,17 +88,16 @@ class Offers(Family[OffersParameters, OffersState]):
         ticket_key, kind_key, best_key, other_key, cost_key, fee_key, meaning_key = (
             jax.random.split(key, 7)
         )
-        extra = random_index(ticket_key, self.tickets, (self.kinds,))
-        first = with_parity(extra[0], self.tickets, parity + self.kinds + extra[1:].sum())
-        best = random_number(best_key, self.best)
-        others = random_number(other_key, self.others, (self.kinds,))
-        is_best = jnp.arange(self.kinds) == random_index(kind_key, self.kinds)
+        extra = draws.index(ticket_key, self.tickets, (self.kinds,))
+        best = draws.number(best_key, self.best)
+        others = draws.number(other_key, self.others, (self.kinds,))
+        is_best = jnp.arange(self.kinds) == draws.index(kind_key, self.kinds)
         return OffersParameters(
-            tickets=1 + extra.at[0].set(first),
+            tickets=1 + draws.with_parity_of_sum(extra, self.tickets, parity + self.kinds),
             worths=best * jnp.where(is_best, 1.0, others),
-            cost=best * random_number(cost_key, self.cost),
-            fee=best * random_number(fee_key, self.fee),
-            meanings=random_order(meaning_key, 3),
+            cost=best * draws.number(cost_key, self.cost),
+            fee=best * draws.number(fee_key, self.fee),
+            meanings=draws.order(meaning_key, 3),
         )
 
     def _worths(self, parameters: OffersParameters) -> Array:

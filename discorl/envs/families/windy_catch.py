@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.families import board
-from discorl.envs.families.base import Family, Sizes, random_index, random_integer, with_parity
+from discorl.envs.families import board, draws
+from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key, UserError
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -17,9 +18,7 @@ _WINDS = 5  # the ball drifts with probability wind / 5
 _SLIPS = 10  # the paddle slips with probability slipperiness / 10
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class WindyCatchParameters:
+class WindyCatchParameters(NamedTuple):
     """Wind and paddle."""
 
     wind: Array  # [] int32, negative if it blows to the left; the absolute value is its strength
@@ -28,9 +27,7 @@ class WindyCatchParameters:
     mirrored: Array  # [] bool, the actions left and right are exchanged
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class WindyCatchState:
+class WindyCatchState(NamedTuple):
     """Positions; the ball's row is the number of steps taken."""
 
     ball: Array  # [] int32, column
@@ -91,8 +88,8 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     def draw(self, key: Key, parity: Array) -> WindyCatchParameters:
         wind_key, slip_key, width_key, mirror_key = jax.random.split(key, 4)
         wind = _random_wind(wind_key, self._winds)
-        slip = random_integer(slip_key, self._slips)
-        width = random_integer(width_key, self.width)
+        slip = draws.integer(slip_key, self._slips)
+        width = draws.integer(width_key, self.width)
         # The first of the three that can vary gives their sum its parity.
         if self.width.high > self.width.low:
             width = _with_parity(width, self.width, parity - wind - slip)
@@ -108,7 +105,7 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
 
     def begin(self, parameters: WindyCatchParameters, key: Key) -> WindyCatchState:
         """Puts the ball in a random column and the paddle in the middle."""
-        ball = random_index(key, self.columns)
+        ball = draws.index(key, self.columns)
         return WindyCatchState(ball, self._middle(parameters), jnp.int32(0))
 
     def _middle(self, parameters: WindyCatchParameters) -> Array:
@@ -197,7 +194,7 @@ def _steps(name: str, within: Range[float], steps: int) -> Range[int]:
 def _random_wind(key: Key, strengths: Range[int]) -> Array:
     """A uniformly random wind: a strength in either direction, or none."""
     count = 2 * (strengths.high - strengths.low + 1) - (strengths.low == 0)
-    wind = random_index(key, count) - strengths.high
+    wind = draws.index(key, count) - strengths.high
     gap = max(2 * strengths.low - 1, 0)  # between the weakest winds of both directions
     return jnp.where(wind > -strengths.low, wind + gap, wind)
 
@@ -205,7 +202,7 @@ def _random_wind(key: Key, strengths: Range[int]) -> Array:
 def _with_parity(number: Array, within: Range[int], wanted: Array) -> Array:
     """See `with_parity`; the number and its neighbour are in a range."""
     size = within.high - within.low + 1
-    return within.low + with_parity(number - within.low, size, wanted - within.low)
+    return within.low + draws.with_parity(number - within.low, size, wanted - within.low)
 
 
 def _drift_probability(parameters: WindyCatchParameters) -> Array:
