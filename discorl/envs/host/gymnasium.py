@@ -13,7 +13,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from discorl.envs.host.base import (
-    NO_METRICS,
     HostEnvironment,
     HostStep,
     HostVector,
@@ -26,7 +25,6 @@ from discorl.envs.host.spaces import (
     actions_of,
     arrangement_of,
     mask_in,
-    numbers_of,
     observation_of,
     without_mask,
 )
@@ -201,7 +199,7 @@ class _Single:
     def step(self, action: int) -> Outcome:
         seen, reward, terminated, truncated, info = self._env.step(self._actions[action])
         over = bool(terminated or truncated)
-        numbers = numbers_of(info, self._metrics) if over else NO_METRICS
+        numbers = {name: float(info[name]) for name in self._metrics if over and name in info}
         shown = self._see(seen, info, over)
         return shown, float(reward), bool(terminated), bool(truncated), numbers
 
