@@ -80,7 +80,6 @@ class Bandit(PlaceFamily[BanditParameters]):
     def step(
         self, parameters: BanditParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Step]:
-        """Pulls an arm and draws the next context."""
         context_key, noise_key = jax.random.split(key)
         noise = parameters.deviation * jax.random.normal(noise_key)
         reward = parameters.means[state.place, action] + noise

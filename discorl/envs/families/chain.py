@@ -90,7 +90,6 @@ class Chain(PlaceFamily[ChainParameters]):
     def transition(
         self, parameters: ChainParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Moves on if the action is correct, else goes back or terminates."""
         right = action == parameters.correct[state.place]
         back = jnp.maximum(state.place - parameters.setback, 0)
         state_after = PlaceState(jnp.where(right, state.place + 1, back), state.time + 1)

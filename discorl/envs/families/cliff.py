@@ -83,14 +83,12 @@ class Cliff(PlaceFamily[CliffParameters]):
     def transition(
         self, parameters: CliffParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Moves as meant, or down in a gust."""
         gust = jax.random.uniform(key) < parameters.gust
         direction = jnp.where(gust, board.DOWN, parameters.meanings[action])
         square = board.move(state.place, direction, self.rows, self.columns)
         return PlaceState(square, state.time + 1), *self._outcome(parameters, square)
 
     def _lava(self, parameters: CliffParameters, square: Array) -> Array:
-        """Whether there is lava on a square."""
         height = self.rows - 1 - square // self.columns
         return height < parameters.heights[square % self.columns]
 
@@ -118,7 +116,6 @@ class Cliff(PlaceFamily[CliffParameters]):
         return gust * down + (1 - gust) * entered(parameters.meanings)
 
     def render(self, parameters: CliffParameters, state: PlaceState) -> np.ndarray:
-        """Lava, goal and the round agent: [height, width, 3] uint8."""
         lava = np.flatnonzero(self._lava(parameters, jnp.arange(self.rows * self.columns)))
         filled = [(square, board.BAD) for square in lava.tolist()] + [(self._goal, board.GOOD)]
         return board.draw(self.rows, self.columns, filled, [(int(state.place), board.AGENT)])

@@ -86,7 +86,6 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
     def transition(
         self, parameters: DeepSeaParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Sinks one row and moves to one side."""
         right = action == parameters.right[state.time, state.place]
         moves = right & (jax.random.uniform(key) >= parameters.slip)
         column = jnp.where(moves, state.place + 1, jnp.maximum(state.place - 1, 0))
@@ -116,7 +115,6 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
         return jnp.where(is_right, right[:, None], left[:, None])
 
     def render(self, parameters: DeepSeaParameters, state: PlaceState) -> np.ndarray:
-        """The sea floor, the treasure and the round diver: [height, width, 3] uint8."""
         depth, last = int(parameters.depth), self.size - 1
         floor = [(square, board.WALL) for square in range(depth * self.size, self.size**2)]
         treasure = (depth - 1) * self.size + depth - 1

@@ -110,7 +110,6 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
     def transition(
         self, parameters: FourRoomsParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Moves as meant, or anywhere on a slip."""
         # One random number decides whether the agent slips and, by its size relative to the
         # probability of a slip, in which direction. Without slips, the quotient is not below 4.
         quotient = _DIRECTIONS * jax.random.uniform(key) / parameters.slip
@@ -133,7 +132,6 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
         return (1 - parameters.slip) * meant + parameters.slip * anywhere
 
     def render(self, parameters: FourRoomsParameters, state: PlaceState) -> np.ndarray:
-        """Walls, the goal and the round agent: [height, width, 3] uint8."""
         lines = np.flatnonzero(self._is_wall_line(jnp.arange(self.size**2)))
         walls = np.setdiff1d(lines, np.asarray(parameters.doors)).tolist()
         filled = [*((square, board.WALL) for square in walls), (int(parameters.goal), board.GOOD)]

@@ -91,7 +91,6 @@ class Gambler(PlaceFamily[GamblerParameters]):
         return jnp.minimum(capital + stake, self.target), capital - stake
 
     def observe(self, parameters: GamblerParameters, state: PlaceState) -> Array:
-        """The capital and the time that is left, as shares."""
         shares = (state.place / self.target, 1 - state.time / self.limit)
         return jnp.stack(shares).astype(jnp.float32)
 

@@ -80,7 +80,6 @@ class Grid(Family[GridParameters, GridState]):
 
     @property
     def sizes(self) -> Sizes:
-        """A picture, or the same as a vector, as observation."""
         shape = (self.size, self.size, _CHANNELS)
         return Sizes(
             board.NUM_MOVES,
@@ -138,7 +137,6 @@ class Grid(Family[GridParameters, GridState]):
         return jnp.concatenate([first[None], others])
 
     def begin(self, parameters: GridParameters, key: Key) -> GridState:
-        """Puts the agent on a random empty square."""
         empty = self._empty(parameters)
         # The n-th empty square for a random n, which is cheaper than a number for every square.
         rank = draws.index(key, empty.sum())
@@ -152,7 +150,6 @@ class Grid(Family[GridParameters, GridState]):
     def transition(
         self, parameters: GridParameters, state: GridState, action: Array, key: Key
     ) -> tuple[GridState, Array, Array]:
-        """Moves, collects what is there, and lets objects reappear."""
         square = self._move(parameters, state.square, parameters.meanings[action])
         collected = state.present & (parameters.squares == square)
         left = state.present & ~collected
@@ -221,7 +218,6 @@ class Grid(Family[GridParameters, GridState]):
         return state.square, (state.present * 2 ** jnp.arange(self.objects)).sum()
 
     def render(self, parameters: GridParameters, state: GridState) -> np.ndarray:
-        """Walls, good and bad objects and the round agent: [height, width, 3] uint8."""
         filled = [(square, board.WALL) for square in np.flatnonzero(parameters.walls).tolist()]
         objects = zip(parameters.squares, parameters.rewards, state.present, strict=True)
         filled += [

@@ -89,13 +89,11 @@ class Hill(Family[HillParameters, HillState]):
         )
 
     def begin(self, parameters: HillParameters, key: Key) -> HillState:
-        """Begins at rest at the bottom."""
         return HillState(parameters.bottom, jnp.int32(0), jnp.int32(0))
 
     def transition(
         self, parameters: HillParameters, state: HillState, action: Array, key: Key
     ) -> tuple[HillState, Array, Array]:
-        """Pushes, rolls and moves."""
         pushed, pulled = jax.random.uniform(key, (2,)) < jnp.stack(
             [parameters.power, self._steepness(parameters, state.position)]
         )
@@ -135,7 +133,6 @@ class Hill(Family[HillParameters, HillState]):
         return jnp.zeros(self.sizes.situations).at[parameters.bottom, self.top_speed].set(1.0)
 
     def situation(self, state: HillState) -> tuple[Array, ...]:
-        """The position and the speed."""
         return state.position, state.speed + self.top_speed
 
     def observations(self, parameters: HillParameters) -> Array | None:

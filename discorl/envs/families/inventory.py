@@ -97,13 +97,11 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         )
 
     def begin(self, parameters: InventoryParameters, key: Key) -> InventoryState:
-        """Begins with an empty stock and no order."""
         return InventoryState(jnp.int32(0), jnp.int32(0), jnp.int32(0))
 
     def transition(
         self, parameters: InventoryParameters, state: InventoryState, action: Array, key: Key
     ) -> tuple[InventoryState, Array, Array]:
-        """Orders, receives what was ordered before, and sells."""
         extra = jnp.sum(jax.random.uniform(key, (_EXTRAS - 1,)) < parameters.surge)
         demand = self._demand(parameters, state.time) + extra.astype(jnp.int32)
         ordered = parameters.meanings[action]
@@ -112,7 +110,6 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         return state, reward, state.time >= self.periods
 
     def _demand(self, parameters: InventoryParameters, time: Array) -> Array:
-        """The regular demand at a time."""
         return parameters.demands[time % self.seasons]
 
     def _trade(
@@ -152,5 +149,4 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         return ((reward + values[left, ordered]) * chances).sum(axis=-1)
 
     def situation(self, state: InventoryState) -> tuple[Array, ...]:
-        """The stock and the order on its way."""
         return state.stock, state.arriving

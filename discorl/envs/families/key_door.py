@@ -110,7 +110,6 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
     def transition(
         self, parameters: KeyDoorParameters, state: KeyDoorState, action: Array, key: Key
     ) -> tuple[KeyDoorState, Array, Array]:
-        """Moves, unless there is a wall or a locked door, and picks up the key."""
         direction = parameters.meanings[action]
         square, has_key = self._move(parameters, state.square, state.has_key, direction)
         picked_up, arrived = has_key & ~state.has_key, square == parameters.goal
@@ -151,11 +150,9 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         return jax.vmap(jax.vmap(lambda *s: self.observe(parameters, KeyDoorState(*s))))(*states)
 
     def situation(self, state: KeyDoorState) -> tuple[Array, ...]:
-        """The agent's square, and 1 if it holds the key."""
         return state.square, state.has_key.astype(jnp.int32)
 
     def render(self, parameters: KeyDoorParameters, state: KeyDoorState) -> np.ndarray:
-        """Walls, the door while it is locked, key, goal and agent: [height, width, 3] uint8."""
         filled = [(square, board.WALL) for square in np.flatnonzero(parameters.walls).tolist()]
         filled.append((int(parameters.goal), board.GOOD))
         discs = [(int(state.square), board.AGENT)]

@@ -68,14 +68,12 @@ class Memory(PlaceFamily[MemoryParameters]):
     def transition(
         self, parameters: MemoryParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Moves on, or answers."""
         asked = state.time >= parameters.delay
         payment = jnp.where(action == parameters.answers[state.place], 1.0, -1.0)
         state = PlaceState(state.place, state.time + 1)
         return state, jnp.where(asked, payment, 0.0), asked
 
     def observe(self, parameters: MemoryParameters, state: PlaceState) -> Array:
-        """The cue, if it is shown, and the flag."""
         shown = jnp.logical_or(self.visible, state.time == 0)
         cue = jnp.where(shown, jax.nn.one_hot(state.place, self.cues), 0.0)
         flag = (state.time == parameters.delay).astype(jnp.float32)

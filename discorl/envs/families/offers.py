@@ -116,19 +116,16 @@ class Offers(Family[OffersParameters, OffersState]):
         return upto**draws - (upto - chances) ** draws
 
     def _offer(self, parameters: OffersParameters, fame: Array, key: Key) -> Array:
-        """A random offer."""
         bounds = jnp.cumsum(self._chances(parameters)[fame])
         return jnp.sum(jax.random.uniform(key) >= bounds[:-1]).astype(jnp.int32)
 
     def begin(self, parameters: OffersParameters, key: Key) -> OffersState:
-        """Begins without fame, with a random offer or none."""
         fame = jnp.int32(0)
         return OffersState(self._offer(parameters, fame, key), fame, jnp.int32(0))
 
     def transition(
         self, parameters: OffersParameters, state: OffersState, action: Array, key: Key
     ) -> tuple[OffersState, Array, Array]:
-        """Accepts, or pays to see the next offer."""
         meaning = parameters.meanings[action]
         fame = jnp.minimum(state.fame + (meaning == _ADVERTISE), self.levels - 1)
         worth = self._worths(parameters)[state.offer]
@@ -157,5 +154,4 @@ class Offers(Family[OffersParameters, OffersState]):
         return choices[..., parameters.meanings]
 
     def situation(self, state: OffersState) -> tuple[Array, ...]:
-        """The offer and the fame."""
         return state.offer, state.fame

@@ -95,7 +95,6 @@ class Queues(Family[QueuesParameters, QueuesState]):
         )
 
     def begin(self, parameters: QueuesParameters, key: Key) -> QueuesState:
-        """Begins with any numbers of jobs and the server anywhere."""
         server_key, job_key = jax.random.split(key)
         return QueuesState(
             server=draws.index(server_key, self.queues),
@@ -106,7 +105,6 @@ class Queues(Family[QueuesParameters, QueuesState]):
     def transition(
         self, parameters: QueuesParameters, state: QueuesState, action: Array, key: Key
     ) -> tuple[QueuesState, Array, Array]:
-        """Serves or moves; then jobs arrive."""
         service_key, arrival_key = jax.random.split(key)
         queue = parameters.meanings[action]
         finished = jax.random.uniform(service_key) < parameters.services[queue]
@@ -152,5 +150,4 @@ class Queues(Family[QueuesParameters, QueuesState]):
         return jnp.moveaxis(choices, 1, -1)[..., parameters.meanings]
 
     def situation(self, state: QueuesState) -> tuple[Array, ...]:
-        """The server's queue and the jobs of each."""
         return state.server, *(state.jobs[queue] for queue in range(self.queues))

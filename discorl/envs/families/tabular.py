@@ -92,7 +92,6 @@ class Tabular(PlaceFamily[TabularParameters]):
     def transition(
         self, parameters: TabularParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Moves to one of the successors."""
         pair = (state.place, action)
         chances = jax.random.uniform(key, (2,))
         below = jnp.cumsum(parameters.probabilities[pair])[:-1]

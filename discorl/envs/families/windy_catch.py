@@ -74,7 +74,6 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
 
     @property
     def _winds(self) -> Range[int]:
-        """Strengths of the wind."""
         return _steps("wind", self.wind, _WINDS)
 
     @property
@@ -104,7 +103,6 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         return WindyCatchParameters(wind, slip, width, jax.random.bernoulli(mirror_key))
 
     def begin(self, parameters: WindyCatchParameters, key: Key) -> WindyCatchState:
-        """Puts the ball in a random column and the paddle in the middle."""
         ball = draws.index(key, self.columns)
         return WindyCatchState(ball, self._middle(parameters), jnp.int32(0))
 
@@ -114,7 +112,6 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     def transition(
         self, parameters: WindyCatchParameters, state: WindyCatchState, action: Array, key: Key
     ) -> tuple[WindyCatchState, Array, Array]:
-        """Moves the paddle, unless it slips, then lets the ball fall and drift."""
         wind_chance, slip_chance = jax.random.uniform(key, (2,))
         drifts = wind_chance < _drift_probability(parameters)
         slips = slip_chance < _slip_probability(parameters)
@@ -168,11 +165,9 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         return jnp.moveaxis(table, 2, 0)
 
     def situation(self, state: WindyCatchState) -> tuple[Array, ...]:
-        """The columns of ball and paddle."""
         return state.ball, state.paddle
 
     def render(self, parameters: WindyCatchParameters, state: WindyCatchState) -> np.ndarray:
-        """A round ball and a flat paddle: [height, width, 3] uint8."""
         left = (self.rows - 1) * self.columns + int(state.paddle)
         paddle = [(square, board.AGENT) for square in range(left, left + int(parameters.width))]
         ball = int(state.time) * self.columns + int(state.ball)

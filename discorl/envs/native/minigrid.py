@@ -74,5 +74,4 @@ class MiniGrid(Adapted):
         return references.lookup("minigrid", self.item)
 
     def render(self, state: PyTree) -> np.ndarray:
-        """The room from above, with the field of view highlighted."""
         return np.asarray(self.environment.render(self.settings, jax.device_get(state)))

@@ -62,5 +62,4 @@ class Navix(Adapted):
         )
 
     def render(self, state: PyTree) -> np.ndarray:
-        """The grid from above."""
         return np.asarray(observations.rgb(state.state))

@@ -67,5 +67,4 @@ class Pgx(Adapted):
         return None if self.item.startswith(_MINATAR) else state.legal_action_mask
 
     def render(self, state: PyTree) -> np.ndarray:
-        """The planes, one colour each."""
         return draw_planes(np.asarray(state.observation))

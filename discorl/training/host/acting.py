@@ -153,14 +153,12 @@ class HostActor:
             return self._vector.render_end() if end else self._vector.render()
 
     def close(self) -> None:
-        """Closes the environments."""
         vector, self._vector = self._vector, None
         if vector is not None:
             vector.close()
 
     @property
     def timeout(self) -> float:
-        """Seconds after which the environments count as hung."""
         return self._environment.timeout
 
     def hung(self) -> EnvironmentFailure | None:
