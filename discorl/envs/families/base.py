@@ -17,6 +17,7 @@ runs any member, and `jax.vmap` runs a different member for every agent:
 import abc
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import jax
@@ -31,11 +32,13 @@ Split = Literal["train", "held_out"]
 
 
 class Timed(Protocol):
-    """The common interface of families' states."""
+    """The common interface of families' states, which are named tuples."""
 
     @property
     def time(self) -> Array:
         """Steps taken, [] int32."""
+
+    def __iter__(self) -> Iterator[Array]: ...
 
 
 Parameters = TypeVar("Parameters")
@@ -135,9 +138,13 @@ class Family(abc.ABC, Generic[Parameters, State]):
         truncated = jnp.logical_and(self.truncates, state.time >= self.horizon)
         return state, Step(self.observe(parameters, state), reward, terminated, truncated)
 
-    @abc.abstractmethod
     def starts(self, parameters: Parameters) -> Array:
-        """Probability of each situation at the start of an episode: [*situations]."""
+        """Probability of each situation at the start of an episode, [*situations].
+
+        By default, all episodes of a member begin in the same one.
+        """
+        state = self.begin(parameters, jax.random.key(0))
+        return jnp.zeros(self.sizes.situations).at[self.situation(state)].set(1.0)
 
     @abc.abstractmethod
     def lookahead(self, parameters: Parameters, time: Array, values: Array) -> Array:
@@ -147,9 +154,12 @@ class Family(abc.ABC, Generic[Parameters, State]):
         situations if the episode continues.
         """
 
-    @abc.abstractmethod
     def situation(self, state: State) -> tuple[Array, ...]:
-        """The place of a state in the table: an index for each axis."""
+        """The place of a state in the table, an index for each axis.
+
+        By default, the state's numbers without the time, which comes last.
+        """
+        return tuple(state)[:-1]
 
     def observations(self, parameters: Parameters) -> Array | None:
         """The observation of each situation, [*situations, *observation].
@@ -239,9 +249,6 @@ class PlaceFamily(Family[Parameters, PlaceState]):
     def starts(self, parameters: Parameters) -> Array:
         start, (count,) = self.start(parameters), self.sizes.situations
         return jnp.full(count, 1 / count) if start is None else jax.nn.one_hot(start, count)
-
-    def situation(self, state: PlaceState) -> tuple[Array, ...]:
-        return (state.place,)
 
     def observations(self, parameters: Parameters) -> Array | None:
         return self._seen(parameters, jnp.int32(0))

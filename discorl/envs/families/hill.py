@@ -128,10 +128,6 @@ class Hill(Family[HillParameters, HillState]):
         shares = (2 * state.position / (self.width - 1) - 1, state.speed / self.top_speed)
         return jnp.stack(shares, axis=-1).astype(jnp.float32)
 
-    def starts(self, parameters: HillParameters) -> Array:
-        """At rest at the bottom: [width, speeds]."""
-        return jnp.zeros(self.sizes.situations).at[parameters.bottom, self.top_speed].set(1.0)
-
     def situation(self, state: HillState) -> tuple[Array, ...]:
         return state.position, state.speed + self.top_speed
 

@@ -134,10 +134,6 @@ class Inventory(Family[InventoryParameters, InventoryState]):
             ]
         ).astype(jnp.float32)
 
-    def starts(self, parameters: InventoryParameters) -> Array:
-        """An empty stock and no order: [capacity + 1, orders]."""
-        return jnp.zeros((self.capacity + 1, self.orders)).at[0, 0].set(1.0)
-
     def lookahead(self, parameters: InventoryParameters, time: Array, values: Array) -> Array:
         supply = jnp.arange(self.capacity + 1)[:, None] + jnp.arange(self.orders)
         demands = self._demand(parameters, time) + jnp.arange(_EXTRAS)
@@ -147,6 +143,3 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         surge = parameters.surge
         chances = jnp.stack([(1 - surge) ** 2, 2 * surge * (1 - surge), surge**2])
         return ((reward + values[left, ordered]) * chances).sum(axis=-1)
-
-    def situation(self, state: InventoryState) -> tuple[Array, ...]:
-        return state.stock, state.arriving

@@ -131,11 +131,6 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         lies = (squares == parameters.key) & ~state.has_key
         return jnp.concatenate([squares == state.square, lies]).astype(jnp.float32)
 
-    def starts(self, parameters: KeyDoorParameters) -> Array:
-        """The start square, without the key: [rows * columns, 2]."""
-        square = jax.nn.one_hot(parameters.start, self._squares)
-        return square[:, None] * jnp.array([1.0, 0.0])
-
     def lookahead(self, parameters: KeyDoorParameters, time: Array, values: Array) -> Array:
         squares = jnp.arange(self._squares)[:, None, None]
         had_key = jnp.array([False, True])[:, None]

@@ -152,6 +152,3 @@ class Offers(Family[OffersParameters, OffersState]):
         advertise = jnp.broadcast_to(more - parameters.fee, shape)
         choices = jnp.stack([accept, wait, advertise], axis=-1)
         return choices[..., parameters.meanings]
-
-    def situation(self, state: OffersState) -> tuple[Array, ...]:
-        return state.offer, state.fame

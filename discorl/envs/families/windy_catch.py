@@ -164,9 +164,6 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         table = rows.reshape(*axes[0].shape, *self.sizes.observation)
         return jnp.moveaxis(table, 2, 0)
 
-    def situation(self, state: WindyCatchState) -> tuple[Array, ...]:
-        return state.ball, state.paddle
-
     def render(self, parameters: WindyCatchParameters, state: WindyCatchState) -> np.ndarray:
         left = (self.rows - 1) * self.columns + int(state.paddle)
         paddle = [(square, board.AGENT) for square in range(left, left + int(parameters.width))]
