@@ -145,7 +145,7 @@ def test_grid_by_hand() -> None:
 
 def test_grid_actions_mean_what_the_member_says() -> None:
     family, parameters = grid_by_hand()
-    shuffled = GridParameters(**(vars(parameters) | {"meanings": jnp.array([4, 0, 1, 2, 3])}))
+    shuffled = parameters._replace(meanings=jnp.array([4, 0, 1, 2, 3]))
     begin = GridState(jnp.int32(0), jnp.ones(2, bool), jnp.int32(0))
     states, _ = play(family, shuffled, begin, [0, 4])
     assert [int(state.square) for state in states] == [1, 0]
@@ -259,7 +259,7 @@ def test_cliff_by_hand() -> None:
     _, steps = play(family, parameters, begin, [UP, RIGHT])
     np.testing.assert_allclose(rewards(steps), [-0.01, -0.51], rtol=1e-6)
     assert bool(steps[1].terminated)
-    stormy = CliffParameters(**(vars(parameters) | {"gust": jnp.float32(1)}))
+    stormy = parameters._replace(gust=jnp.float32(1))
     states, _ = play(family, stormy, begin, [UP, RIGHT])
     assert [int(state.place) for state in states] == [8, 8]
 

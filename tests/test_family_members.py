@@ -11,8 +11,9 @@ from family_samples import ALL, MANY, every_family, pick, same, sampled
 from family_tables import RECORDED, identity, is_held_out, spans, varied
 
 from discorl.envs.families.bandit import Bandit
-from discorl.envs.families.base import Family, with_parity
+from discorl.envs.families.base import Family
 from discorl.envs.families.chain import Chain
+from discorl.envs.families.draws import with_parity
 from discorl.envs.families.grid import Grid, GridParameters
 from discorl.envs.families.memory import Memory
 from discorl.envs.families.windy_catch import WindyCatch

@@ -44,7 +44,7 @@ def test_a_rollout_buffer_computes_as_if_step_by_step():
             flags = terminated[row], truncated[row], first[row]
             buffer.add(t, HostStep(np.zeros(count), reward[row], *flags, metrics))
         arrays, episodes, running = buffer.finish(running)
-        data.append(vars(arrays))
+        data.append(arrays)
         for episode in episodes:
             finished[episode.index].append(episode)
     data = {name: np.concatenate([part[name] for part in data]) for name in data[0]}

@@ -99,7 +99,6 @@ class FrameStack(Environment[tuple[State, Frames]], Generic[State]):
 
     @property
     def observation(self) -> Frames:
-        """The last frames, and the age of the newest."""
         frame = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((self.size, *x.shape), x.dtype), self.inner.observation
         )
@@ -115,7 +114,6 @@ class FrameStack(Environment[tuple[State, Frames]], Generic[State]):
     def step(
         self, state: tuple[State, Frames], action: Array, key: Key
     ) -> tuple[tuple[State, Frames], Step]:
-        """Takes one action and drops the oldest frame."""
         inner, frames = state
         inner, step = self.inner.step(inner, action, key)
         frame = jax.tree.map(

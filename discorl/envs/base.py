@@ -98,8 +98,7 @@ class GymnaxLike(Protocol):
     """The part of gymnax's interface that discorl uses."""
 
     @property
-    def default_params(self) -> Any:
-        """Its parameters."""
+    def default_params(self) -> Any: ...
 
     def reset_env(self, key: Key, params: Any) -> tuple[PyTree, PyTree]:
         """First observation and state."""
@@ -112,8 +111,6 @@ class GymnaxLike(Protocol):
     def is_truncated(self, state: PyTree, params: Any) -> Array:
         """Whether a time limit ends the episode."""
 
-    def action_space(self, params: Any) -> Any:
-        """The actions."""
+    def action_space(self, params: Any) -> Any: ...
 
-    def observation_space(self, params: Any) -> Any:
-        """The observations."""
+    def observation_space(self, params: Any) -> Any: ...

@@ -42,11 +42,9 @@ class Catch(Environment[CatchState]):
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """A picture: [rows, columns] float32."""
         return jax.ShapeDtypeStruct((self.rows, self.columns), jnp.float32)
 
     def reset(self, key: Key) -> tuple[CatchState, Array]:
-        """Puts the ball in a random column of the top row and the paddle in the middle."""
         state = CatchState(
             ball_row=jnp.int32(0),
             ball_column=jax.random.randint(key, (), 0, self.columns, jnp.int32),
@@ -90,7 +88,6 @@ class Catch(Environment[CatchState]):
         return Reference(jnp.float32(random), jnp.float32(optimal))
 
     def render(self, state: CatchState) -> np.ndarray:
-        """A frame with a round ball and a square paddle: [height, width, 3] uint8."""
         paddle = (self.rows - 1) * self.columns + int(state.paddle)
         ball = int(state.ball_row) * self.columns + int(state.ball_column)
         return board.draw(self.rows, self.columns, [(paddle, board.AGENT)], [(ball, board.BALL)])

@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from discorl.envs.base import Environment, GymnaxLike
@@ -22,11 +21,14 @@ def make(spec: specs.Spec) -> Environment | HostEnvironment:
         accepted = inspect.signature(factory).parameters
     except (TypeError, ValueError) as error:
         raise UserError(f"{text} is not a function or class written in Python: {error}") from error
-    ours = {k: v for k, v in spec.parameters.items() if k in _OURS and k not in accepted}
+    ours = {
+        k: v for k, v in spec.parameters.items() if k in ("bins", "workers") and k not in accepted
+    }
     theirs = {k: v for k, v in spec.parameters.items() if k not in ours}
     environment = imports.call(factory, text, theirs)
-    if _is_gymnasium(environment):
-        from discorl.envs.host.gymnasium import close_unused  # imports Gymnasium
+    gymnasium = sys.modules.get("gymnasium")  # imported, if there is such an environment
+    if gymnasium is not None and isinstance(environment, gymnasium.Env):
+        from discorl.envs.host.gymnasium import close_unused, from_gymnasium
 
         close_unused(environment)
         takes_mode = "render_mode" in accepted and "render_mode" not in theirs
@@ -35,7 +37,10 @@ def make(spec: specs.Spec) -> Environment | HostEnvironment:
         def create(render: bool) -> Any:
             return imports.call(factory, text, drawn if render else theirs)
 
-        return _from_gymnasium(create, text, ours)
+        def adapt(*, bins: int | None = None, workers: int = 0) -> HostEnvironment:
+            return from_gymnasium(create, name=text, bins=bins, workers=workers)
+
+        return specs.build(adapt, specs.Spec(text, None, ours))
     if ours:  # the factory rejects them, or takes them as **parameters
         environment = imports.call(factory, text, spec.parameters)
     if isinstance(environment, Environment | HostEnvironment):
@@ -49,23 +54,3 @@ def make(spec: specs.Spec) -> Environment | HostEnvironment:
         f"{text} returned a {kind.__module__}.{kind.__qualname__}; expected a discorl.Environment, "
         "a discorl.envs.HostEnvironment, a gymnasium.Env or an object with gymnax's interface"
     )
-
-
-_OURS = ("bins", "workers")
-
-
-def _from_gymnasium(
-    create: Callable[[bool], Any], text: str, parameters: dict[str, specs.Value]
-) -> HostEnvironment:
-    from discorl.envs.host.gymnasium import from_gymnasium  # imports Gymnasium
-
-    def adapt(*, bins: int | None = None, workers: int = 0) -> HostEnvironment:
-        return from_gymnasium(create, name=text, bins=bins, workers=workers)
-
-    return specs.build(adapt, specs.Spec(text, None, parameters))
-
-
-def _is_gymnasium(environment: Any) -> bool:
-    # If there is such an environment, the package has been imported.
-    gymnasium = sys.modules.get("gymnasium")
-    return gymnasium is not None and isinstance(environment, gymnasium.Env)

@@ -76,7 +76,6 @@ class Suite:
         return list(self.adapter().names())
 
     def has(self, item: str) -> bool:
-        """Whether the item is one of the suite's."""
         return item in self._known(self.adapter(), item)
 
     @staticmethod
@@ -84,7 +83,6 @@ class Suite:
         return adapter.names_for(item) if hasattr(adapter, "names_for") else adapter.names()
 
     def make(self, item: str | None = None, **parameters: specs.Value) -> Any:
-        """Builds an item with its settings."""
         adapter = self.adapter()
         item = self.default if item is None else item
         if item is None:

@@ -21,7 +21,6 @@ MIN_PIECE = 2  # images in a piece: matrix products with fewer rows are slow
 
 
 def _layer(i: int, first: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Side and stride of a layer's kernel."""
     return first[i] if i < len(first) else (SIDE, 1)
 
 

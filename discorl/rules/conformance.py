@@ -61,7 +61,6 @@ class _Checks:
         return checks + (learned if is_learned(self._rule) else [])
 
     def declaration(self) -> Finding:
-        """Settings, outputs and policy."""
         hash(self._rule)  # static arguments of compiled programs must be hashable
         self._spec = spec = self._rule.outputs(ACTIONS)
         if not isinstance(spec, OutputSpec):
@@ -80,7 +79,6 @@ class _Checks:
         return judge("declaration", problems, f"with {ACTIONS} actions: {detail}")
 
     def parameters(self) -> Finding:
-        """Parameters eta."""
         if self._eta is None:
             self._eta = jax.jit(self._rule.init_params)(self._key)
         leaves = jax.tree.leaves_with_path(self._eta)
@@ -122,7 +120,6 @@ class _Checks:
         return judge("summaries", problems, detail)
 
     def targets(self) -> Finding:
-        """Targets, the new state and metrics."""
         self._trajectory = _experience(self._experience_key)
         ask = jax.jit(lambda eta, state: self._ask(eta, state, self._trajectory))
         self._targets, state, metrics = ask(self._eta, self._state)
@@ -141,7 +138,6 @@ class _Checks:
         return judge("targets", problems, detail)
 
     def loss(self) -> Finding:
-        """Terms of the loss."""
         terms = jax.jit(self._rule.loss)(self._taken(), self._targets, self._trajectory)
         if not isinstance(terms, dict) or not terms:
             return Finding("loss", False, f"it is {terms!r:.40}; expected a dict of named terms")
@@ -166,7 +162,6 @@ class _Checks:
         return judge("gradient", problems, f"finite; reaches {', '.join(moved)}")
 
     def masks(self) -> Finding:
-        """Masks one action at every step."""
         illegal = jax.nn.one_hot((self._trajectory.action + 1) % ACTIONS, ACTIONS, dtype=bool)
         legal = ~jnp.concatenate([illegal, illegal[-1:]])
         trajectory = dataclasses.replace(self._trajectory, action_mask=legal)

@@ -159,7 +159,6 @@ class Disco(Rule):
         return max(1.0, self.return_span / found) if found and found > 0 else 1.0
 
     def init_params(self, key: Key) -> Params:
-        """A new meta-network."""
         eta = meta_network.init(key, self.sizes)
         if "meta_rnn" in self.ablated:
             # The gate reduces to its bias, which at zero would switch all targets off.
@@ -168,7 +167,6 @@ class Disco(Rule):
         return eta
 
     def init_state(self, lifetime: Array) -> DiscoState:
-        """Zero hidden states and empty moments."""
         moments = returns.init_moments()
         return DiscoState(meta_network.init_state(self.sizes), moments, moments)
 
@@ -227,7 +225,6 @@ class Disco(Rule):
         online: Outputs,
         target: Outputs,
     ) -> tuple[Targets, DiscoState, Metrics]:
-        """Targets of the meta-network; see `Rule.targets`."""
         values, new_state = self.values(state, trajectory, online, target)
         inputs = self.inputs(values, trajectory, online, target)
         hats, meta_rnn = self.ask(eta, state.meta_rnn, inputs)

@@ -141,7 +141,6 @@ class Lean(Rule):
         return returns.unsquash(output) if name == "q" else output
 
     def step_size(self, eta: Params, state: LeanState) -> Array:
-        """Multiplier of the learning rate, []."""
         return self.coefficients(eta, state)["learning_rate"]
 
     def coefficients(self, eta: Params, state: LeanState) -> dict[str, Array]:

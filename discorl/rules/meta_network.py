@@ -36,8 +36,6 @@ class Sizes:
 
     @classmethod
     def of(cls, eta: Params) -> "Sizes":
-        """Reads the sizes off a rule's parameters."""
-
         def widths(layers: Sequence[Params]) -> tuple[int, ...]:
             return tuple(layer["b"].shape[0] for layer in layers)
 

@@ -66,7 +66,6 @@ class Muesli(Rule):
         )
 
     def init_state(self, lifetime: Array) -> Moments:
-        """Moments of the advantage."""
         return returns.init_moments()
 
     def summarise(self, eta: Params, name: str, output: Array) -> Array | None:

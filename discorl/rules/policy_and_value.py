@@ -58,7 +58,6 @@ class PolicyAndValue(Rule):
     def targets(
         self, eta: Params, state: PyTree, trajectory: Trajectory, online: Outputs, target: Outputs
     ) -> tuple[dict[str, Array], PyTree, Metrics]:
-        """Targets from `estimate`; see `Rule.targets`."""
         online = jax.lax.stop_gradient(online)
         v_t, v_tp1 = online["value"][:-1], online["value"][1:]
         discount_t = self.discount * (1 - trajectory.terminated.astype(v_t.dtype))

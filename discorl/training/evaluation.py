@@ -17,8 +17,7 @@ from discorl.training import films
 from discorl.training.config import MOST_EPISODES
 from discorl.training.loading import load_params
 from discorl.training.result import TrainResult
-from discorl.training.trainer import Trainer
-from discorl.types import Key, Params, UserError, validation
+from discorl.types import Key, UserError, validation
 
 MAX_FRAMES = 1_000  # of a film
 
@@ -104,7 +103,11 @@ def evaluate(
     if max_steps is not None:
         validation.integer("max_steps", max_steps, least=1, most=validation.MOST_SEED)
     compilation.enable_cache()
-    trainer, update, params = _agents(agent, environment, network, rule, best)
+    if isinstance(agent, TrainResult):
+        trainer, params = agent.trainer, agent.params(best=best)
+        update = int(agent.best.update.max()) if best and agent.best else agent.updates
+    else:
+        trainer, update, params = load_params(agent, environment, network, rule, best=best)
     config = trainer.config
     play_key, film_key = _keys(seed)
     played = trainer.play(params, play_key, episodes=episodes, greedy=greedy, max_steps=max_steps)
@@ -140,21 +143,6 @@ def frames_of(
     compilation.enable_cache()
     trainer, _, params = load_params(run, best=best)
     return trainer.film(params, _keys(seed)[1], greedy=greedy, max_frames=max_frames)
-
-
-def _agents(
-    agent: TrainResult | str | os.PathLike[str],
-    environment: Any,
-    network: Any,
-    rule: Any,
-    best: bool,
-) -> tuple[Trainer, int, Params]:
-    """The trainer, the updates made and the parameters of agents."""
-    if not isinstance(agent, TrainResult):
-        return load_params(agent, environment, network, rule, best=best)
-    params = agent.params(best=best)
-    update = int(agent.best.update.max()) if best and agent.best else agent.updates
-    return agent.trainer, update, params
 
 
 def _keys(seed: int) -> Key:

@@ -153,7 +153,6 @@ class Policy:
         return logits, PolicyState(recurrent_state, recent)
 
     def _as_mask(self, found: Any, batch: int | None) -> Array:
-        """The mask as [N, A] bool."""
         mask = jnp.asarray(found, bool)
         expected = (self.num_actions,) if batch is None else (batch, self.num_actions)
         if mask.shape != expected:

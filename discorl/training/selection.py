@@ -70,7 +70,7 @@ class Checkpoint(TrainState):
 
     @classmethod
     def of(cls, state: TrainState, best: Best | None) -> Self:
-        return cls(**_fields(state), best=best)
+        return cls(**vars(state), best=best)
 
     @classmethod
     def template(cls, state: TrainState, config: TrainConfig) -> Self:
@@ -82,12 +82,7 @@ class Checkpoint(TrainState):
 
     @property
     def state(self) -> TrainState:
-        """The state of training alone."""
-        return TrainState(**_fields(self))
-
-
-def _fields(state: TrainState) -> dict:
-    return {field.name: getattr(state, field.name) for field in dataclasses.fields(TrainState)}
+        return TrainState(**{name: x for name, x in vars(self).items() if name != "best"})
 
 
 def evaluate(

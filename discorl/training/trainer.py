@@ -46,7 +46,6 @@ class Trainer(abc.ABC):
     max_steps: int  # default limit of `play`
 
     def __init__(self, config: TrainConfig, learner: Learner, eta: Params) -> None:
-        """Binds settings, a learner, and parameters of its rule."""
         self.config, self.learner, self.eta = config, learner, eta
 
     @abc.abstractmethod

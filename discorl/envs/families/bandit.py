@@ -1,20 +1,15 @@
 """Contextual bandits: the best arm depends on the observation."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Step
-from discorl.envs.families.base import (
-    PlaceFamily,
-    PlaceState,
-    Sizes,
-    random_index,
-    random_number,
-    with_parity,
-)
+from discorl.envs.families import draws
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key, UserError
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -22,9 +17,7 @@ from discorl.types.validation import Fields
 _LARGEST_REWARD = 100.0
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class BanditParameters:
+class BanditParameters(NamedTuple):
     """The rewards of the arms."""
 
     means: Array  # [contexts, arms] float32
@@ -73,12 +66,12 @@ class Bandit(PlaceFamily[BanditParameters]):
 
     def draw(self, key: Key, parity: Array) -> BanditParameters:
         arm_key, best_key, other_key, deviation_key = jax.random.split(key, 4)
-        best = random_index(arm_key, self.arms, (self.contexts,))
-        first = with_parity(best[0], self.arms, parity + best[1:].sum())
-        is_best = jax.nn.one_hot(best.at[0].set(first), self.arms, dtype=bool)
-        others = random_number(other_key, self.others, is_best.shape)
-        bests = random_number(best_key, self.best, (self.contexts, 1))
-        deviation = random_number(deviation_key, self.noise)
+        best = draws.index(arm_key, self.arms, (self.contexts,))
+        best = draws.with_parity_of_sum(best, self.arms, parity)
+        is_best = jax.nn.one_hot(best, self.arms, dtype=bool)
+        others = draws.number(other_key, self.others, is_best.shape)
+        bests = draws.number(best_key, self.best, (self.contexts, 1))
+        deviation = draws.number(deviation_key, self.noise)
         return BanditParameters(jnp.where(is_best, bests, others), deviation)
 
     def reset(self, parameters: BanditParameters, key: Key) -> tuple[PlaceState, Array]:
@@ -87,7 +80,6 @@ class Bandit(PlaceFamily[BanditParameters]):
     def step(
         self, parameters: BanditParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Step]:
-        """Pulls an arm and draws the next context."""
         context_key, noise_key = jax.random.split(key)
         noise = parameters.deviation * jax.random.normal(noise_key)
         reward = parameters.means[state.place, action] + noise
@@ -98,7 +90,7 @@ class Bandit(PlaceFamily[BanditParameters]):
     def _present(self, time: Array, key: Key) -> tuple[PlaceState, Array]:
         """A new context and its observation."""
         context_key, distractor_key = jax.random.split(key)
-        context = random_index(context_key, self.contexts)
+        context = draws.index(context_key, self.contexts)
         observation = jax.nn.one_hot(context, self.contexts)
         if self.distractors:
             noise = jax.random.normal(distractor_key, (self.distractors,))

@@ -17,6 +17,7 @@ runs any member, and `jax.vmap` runs a different member for every agent:
 import abc
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import jax
@@ -24,18 +25,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.envs.base import Environment, Reference, Step
+from discorl.envs.families import draws
 from discorl.types import Array, Key, PyTree, validation
-from discorl.types.specs import Range
 
 Split = Literal["train", "held_out"]
 
 
 class Timed(Protocol):
-    """The common interface of families' states."""
+    """The common interface of families' states, which are named tuples."""
 
     @property
     def time(self) -> Array:
         """Steps taken, [] int32."""
+
+    def __iter__(self) -> Iterator[Array]: ...
 
 
 Parameters = TypeVar("Parameters")
@@ -135,9 +138,13 @@ class Family(abc.ABC, Generic[Parameters, State]):
         truncated = jnp.logical_and(self.truncates, state.time >= self.horizon)
         return state, Step(self.observe(parameters, state), reward, terminated, truncated)
 
-    @abc.abstractmethod
     def starts(self, parameters: Parameters) -> Array:
-        """Probability of each situation at the start of an episode: [*situations]."""
+        """Probability of each situation at the start of an episode, [*situations].
+
+        By default, all episodes of a member begin in the same one.
+        """
+        state = self.begin(parameters, jax.random.key(0))
+        return jnp.zeros(self.sizes.situations).at[self.situation(state)].set(1.0)
 
     @abc.abstractmethod
     def lookahead(self, parameters: Parameters, time: Array, values: Array) -> Array:
@@ -147,9 +154,12 @@ class Family(abc.ABC, Generic[Parameters, State]):
         situations if the episode continues.
         """
 
-    @abc.abstractmethod
     def situation(self, state: State) -> tuple[Array, ...]:
-        """The place of a state in the table: an index for each axis."""
+        """The place of a state in the table, an index for each axis.
+
+        By default, the state's numbers without the time, which comes last.
+        """
+        return tuple(state)[:-1]
 
     def observations(self, parameters: Parameters) -> Array | None:
         """The observation of each situation, [*situations, *observation].
@@ -214,9 +224,7 @@ class Family(abc.ABC, Generic[Parameters, State]):
         return self.solve(parameters).reference
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class PlaceState:
+class PlaceState(NamedTuple):
     """A state that is one number besides the time: a square, a capital, a cue."""
 
     place: Array  # [] int32
@@ -232,7 +240,7 @@ class PlaceFamily(Family[Parameters, PlaceState]):
 
     def begin(self, parameters: Parameters, key: Key) -> PlaceState:
         start, (count,) = self.start(parameters), self.sizes.situations
-        start = random_index(key, count) if start is None else start
+        start = draws.index(key, count) if start is None else start
         return PlaceState(jnp.int32(start), jnp.int32(0))
 
     def observe(self, parameters: Parameters, state: PlaceState) -> Array:
@@ -241,9 +249,6 @@ class PlaceFamily(Family[Parameters, PlaceState]):
     def starts(self, parameters: Parameters) -> Array:
         start, (count,) = self.start(parameters), self.sizes.situations
         return jnp.full(count, 1 / count) if start is None else jax.nn.one_hot(start, count)
-
-    def situation(self, state: PlaceState) -> tuple[Array, ...]:
-        return (state.place,)
 
     def observations(self, parameters: Parameters) -> Array | None:
         return self._seen(parameters, jnp.int32(0))
@@ -285,38 +290,3 @@ class Member(Environment[State], Generic[Parameters, State]):
 
     def reference(self) -> Reference:
         return self.family.reference(self.parameters)
-
-
-# --- helpers of families --------------------------------------------------------------------------
-
-
-def random_index(key: Key, size: Array | int, shape: tuple[int, ...] = ()) -> Array:
-    """Numbers from 0 to size - 1, int32 of the given shape.
-
-    It is as good as `jax.random.randint` for small sizes, and several times cheaper to compile and
-    to run, which matters because episodes begin all the time.
-    """
-    number = jnp.floor(jax.random.uniform(key, shape) * size).astype(jnp.int32)
-    return jnp.minimum(number, size - 1)  # the product may round up to the size
-
-
-def random_integer(key: Key, within: Range[int]) -> Array:
-    """A whole number in a range, [] int32."""
-    return within.low + random_index(key, within.high - within.low + 1)
-
-
-def random_number(key: Key, within: Range[float], shape: tuple[int, ...] = ()) -> Array:
-    """Numbers in a range, float32 of the given shape."""
-    return jax.random.uniform(key, shape, jnp.float32, *within)
-
-
-def random_order(key: Key, size: int) -> Array:
-    """The numbers from 0 to size - 1, shuffled: [size] int32."""
-    return jnp.argsort(jax.random.uniform(key, (size,))).astype(jnp.int32)
-
-
-def with_parity(number: Array, size: int, wanted: Array) -> Array:
-    """The number if it has the wanted parity, else a neighbour in [0, size) that has."""
-    # An even number swaps with the next one. The last number of an odd size goes one down.
-    neighbour = jnp.where((number ^ 1) < size, number ^ 1, number - 1)
-    return jnp.where(number % 2 == wanted % 2, number, neighbour)

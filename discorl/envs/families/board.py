@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.families.base import random_order
+from discorl.envs.families import draws
 from discorl.types import Array, Key
 
 NUM_MOVES = 5
@@ -40,7 +40,7 @@ def move(square: Array, direction: Array, rows: int, columns: int) -> Array:
 
 def meanings(key: Key, permuted: bool) -> Array:
     """The direction of each action, [NUM_MOVES] int32, in order or shuffled."""
-    return random_order(key, NUM_MOVES) if permuted else jnp.arange(NUM_MOVES, dtype=jnp.int32)
+    return draws.order(key, NUM_MOVES) if permuted else jnp.arange(NUM_MOVES, dtype=jnp.int32)
 
 
 def is_black(square: Array, columns: int) -> Array:

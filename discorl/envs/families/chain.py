@@ -1,18 +1,13 @@
 """Chains: a reward at the far end, and temptations on the way."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.families.base import (
-    PlaceFamily,
-    PlaceState,
-    Sizes,
-    random_index,
-    random_number,
-    with_parity,
-)
+from discorl.envs.families import draws
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -21,9 +16,7 @@ _STEPS_PER_PLACE = 4  # the time limit, in multiples of the chain's length
 _FATAL_SHARE = 0.3  # largest temptation, as a share of the goal, where it ends the episode
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class ChainParameters:
+class ChainParameters(NamedTuple):
     """One chain."""
 
     correct: Array  # [length] int32, the action that leads on from each place
@@ -74,16 +67,16 @@ class Chain(PlaceFamily[ChainParameters]):
         correct_key, place_key, goal_key, temptation_key, fatal_key, setback_key = jax.random.split(
             key, 6
         )
-        places = self.length - random_index(place_key, self.length // 2 + 1)
-        correct = random_index(correct_key, self.actions, (self.length,))
+        places = self.length - draws.index(place_key, self.length // 2 + 1)
+        correct = draws.index(correct_key, self.actions, (self.length,))
         later = jnp.where(jnp.arange(self.length) < places, correct, 0)[1:].sum()
-        first = with_parity(correct[0], self.actions, parity + later)
-        goal = random_number(goal_key, self.goal)
+        first = draws.with_parity(correct[0], self.actions, parity + later)
+        goal = draws.number(goal_key, self.goal)
         # Even the whole time limit costs no more than half the goal.
         cost = goal / (2 * self.horizon)
         fatal = jax.random.bernoulli(fatal_key, self.fatal)
         largest = jnp.where(fatal, _FATAL_SHARE * goal, cost)
-        temptations = random_number(temptation_key, self.temptation, (self.length,))
+        temptations = draws.number(temptation_key, self.temptation, (self.length,))
         return ChainParameters(
             correct=correct.at[0].set(first),
             places=places,
@@ -91,13 +84,12 @@ class Chain(PlaceFamily[ChainParameters]):
             cost=cost,
             temptations=temptations * largest,
             fatal=fatal,
-            setback=1 + random_index(setback_key, self.length),
+            setback=1 + draws.index(setback_key, self.length),
         )
 
     def transition(
         self, parameters: ChainParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Moves on if the action is correct, else goes back or terminates."""
         right = action == parameters.correct[state.place]
         back = jnp.maximum(state.place - parameters.setback, 0)
         state_after = PlaceState(jnp.where(right, state.place + 1, back), state.time + 1)

@@ -1,20 +1,14 @@
 """Cliffs: the shortest way to the goal passes close to lava."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.families import board
-from discorl.envs.families.base import (
-    PlaceFamily,
-    PlaceState,
-    Sizes,
-    random_index,
-    random_number,
-    with_parity,
-)
+from discorl.envs.families import board, draws
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -22,9 +16,7 @@ from discorl.types.validation import Fields
 _COST = 0.01
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class CliffParameters:
+class CliffParameters(NamedTuple):
     """One coast."""
 
     heights: Array  # [columns] int32, squares of lava in each column, counted from the bottom
@@ -74,14 +66,14 @@ class Cliff(PlaceFamily[CliffParameters]):
 
     def draw(self, key: Key, parity: Array) -> CliffParameters:
         height_key, gust_key, penalty_key, meaning_key = jax.random.split(key, 4)
-        heights = random_index(height_key, self.rows, (self.columns,))
+        heights = draws.index(height_key, self.rows, (self.columns,))
         heights = heights.at[jnp.array([0, -1])].set(0)
         others = heights.sum() - heights[1]
-        second = with_parity(heights[1], self.rows, parity + others)
+        second = draws.with_parity(heights[1], self.rows, parity + others)
         return CliffParameters(
             heights=heights.at[1].set(second),
-            gust=random_number(gust_key, self.gust),
-            penalty=random_number(penalty_key, self.penalty),
+            gust=draws.number(gust_key, self.gust),
+            penalty=draws.number(penalty_key, self.penalty),
             meanings=board.meanings(meaning_key, self.permuted),
         )
 
@@ -91,14 +83,12 @@ class Cliff(PlaceFamily[CliffParameters]):
     def transition(
         self, parameters: CliffParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Moves as meant, or down in a gust."""
         gust = jax.random.uniform(key) < parameters.gust
         direction = jnp.where(gust, board.DOWN, parameters.meanings[action])
         square = board.move(state.place, direction, self.rows, self.columns)
         return PlaceState(square, state.time + 1), *self._outcome(parameters, square)
 
     def _lava(self, parameters: CliffParameters, square: Array) -> Array:
-        """Whether there is lava on a square."""
         height = self.rows - 1 - square // self.columns
         return height < parameters.heights[square % self.columns]
 
@@ -126,7 +116,6 @@ class Cliff(PlaceFamily[CliffParameters]):
         return gust * down + (1 - gust) * entered(parameters.meanings)
 
     def render(self, parameters: CliffParameters, state: PlaceState) -> np.ndarray:
-        """Lava, goal and the round agent: [height, width, 3] uint8."""
         lava = np.flatnonzero(self._lava(parameters, jnp.arange(self.rows * self.columns)))
         filled = [(square, board.BAD) for square in lava.tolist()] + [(self._goal, board.GOOD)]
         return board.draw(self.rows, self.columns, filled, [(int(state.place), board.AGENT)])

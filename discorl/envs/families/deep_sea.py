@@ -1,28 +1,20 @@
 """Deep seas: a single sequence of costly moves leads to the treasure."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.families import board
-from discorl.envs.families.base import (
-    PlaceFamily,
-    PlaceState,
-    Sizes,
-    random_index,
-    random_number,
-    with_parity,
-)
+from discorl.envs.families import board, draws
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class DeepSeaParameters:
+class DeepSeaParameters(NamedTuple):
     """One sea."""
 
     right: Array  # [size, size] int32, the action that moves right in each square
@@ -73,17 +65,17 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
 
     def draw(self, key: Key, parity: Array) -> DeepSeaParameters:
         right_key, depth_key, goal_key, cost_key, slippery_key, slip_key = jax.random.split(key, 6)
-        depth = self.size - random_index(depth_key, self.size // 2 + 1)
-        right = random_index(right_key, self.actions, (self.size, self.size))
+        depth = self.size - draws.index(depth_key, self.size // 2 + 1)
+        right = draws.index(right_key, self.actions, (self.size, self.size))
         later = self._way(right, depth)[1:].sum()
-        first = with_parity(right[0, 0], self.actions, parity + later)
-        goal = random_number(goal_key, self.goal)
-        slip = random_number(slip_key, self.slip)
+        first = draws.with_parity(right[0, 0], self.actions, parity + later)
+        goal = draws.number(goal_key, self.goal)
+        slip = draws.number(slip_key, self.slip)
         return DeepSeaParameters(
             right=right.at[0, 0].set(first),
             depth=depth,
             goal=goal,
-            cost=goal * random_number(cost_key, self.cost) / depth,
+            cost=goal * draws.number(cost_key, self.cost) / depth,
             slip=jnp.where(jax.random.bernoulli(slippery_key, self.slippery), slip, 0.0),
         )
 
@@ -94,7 +86,6 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
     def transition(
         self, parameters: DeepSeaParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Sinks one row and moves to one side."""
         right = action == parameters.right[state.time, state.place]
         moves = right & (jax.random.uniform(key) >= parameters.slip)
         column = jnp.where(moves, state.place + 1, jnp.maximum(state.place - 1, 0))
@@ -124,7 +115,6 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
         return jnp.where(is_right, right[:, None], left[:, None])
 
     def render(self, parameters: DeepSeaParameters, state: PlaceState) -> np.ndarray:
-        """The sea floor, the treasure and the round diver: [height, width, 3] uint8."""
         depth, last = int(parameters.depth), self.size - 1
         floor = [(square, board.WALL) for square in range(depth * self.size, self.size**2)]
         treasure = (depth - 1) * self.size + depth - 1

@@ -1,20 +1,14 @@
 """Four rooms with a door between each two neighbours, and a goal in one of them."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.families import board
-from discorl.envs.families.base import (
-    PlaceFamily,
-    PlaceState,
-    Sizes,
-    random_index,
-    random_number,
-    random_order,
-)
+from discorl.envs.families import board, draws
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -22,9 +16,7 @@ from discorl.types.validation import Fields
 _DIRECTIONS = board.NUM_MOVES - 1  # all moves but to stay
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class FourRoomsParameters:
+class FourRoomsParameters(NamedTuple):
     """One floor plan."""
 
     doors: Array  # [4] int32, squares, in the upper, lower, left and right wall
@@ -86,20 +78,20 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
         makes_right = board.is_black(squares, self.size) == ((others + parity) % 2 == 1)
         goal = board.random_square(goal_key, in_room & makes_right)
         elsewhere = self._room(squares) != self._room(goal)
-        order = random_order(meaning_key, _DIRECTIONS) if self.permuted else jnp.arange(_DIRECTIONS)
+        order = draws.order(meaning_key, _DIRECTIONS) if self.permuted else jnp.arange(_DIRECTIONS)
         return FourRoomsParameters(
             doors=doors,
             start=board.random_square(start_key, in_room & elsewhere),
             goal=goal,
-            reward=random_number(reward_key, self.reward),
-            slip=random_number(slip_key, self.slip),
+            reward=draws.number(reward_key, self.reward),
+            slip=draws.number(slip_key, self.slip),
             meanings=1 + order.astype(jnp.int32),
         )
 
     def _sample_doors(self, key: Key) -> Array:
         """One door in each wall: [4] int32."""
         before, after = self._middle, self.size - 1 - self._middle  # squares of a wall
-        offsets = random_index(key, jnp.array([before, after, before, after]), (4,))
+        offsets = draws.index(key, jnp.array([before, after, before, after]), (4,))
         offsets += jnp.array([0, before + 1, 0, before + 1])
         across = offsets[:2] * self.size + self._middle
         return jnp.concatenate([across, self._middle * self.size + offsets[2:]])
@@ -118,7 +110,6 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
     def transition(
         self, parameters: FourRoomsParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Moves as meant, or anywhere on a slip."""
         # One random number decides whether the agent slips and, by its size relative to the
         # probability of a slip, in which direction. Without slips, the quotient is not below 4.
         quotient = _DIRECTIONS * jax.random.uniform(key) / parameters.slip
@@ -141,7 +132,6 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
         return (1 - parameters.slip) * meant + parameters.slip * anywhere
 
     def render(self, parameters: FourRoomsParameters, state: PlaceState) -> np.ndarray:
-        """Walls, the goal and the round agent: [height, width, 3] uint8."""
         lines = np.flatnonzero(self._is_wall_line(jnp.arange(self.size**2)))
         walls = np.setdiff1d(lines, np.asarray(parameters.doors)).tolist()
         filled = [*((square, board.WALL) for square in walls), (int(parameters.goal), board.GOOD)]

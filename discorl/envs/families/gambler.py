@@ -1,26 +1,19 @@
 """A gambler who chooses between tables to reach a target capital."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.families.base import (
-    PlaceFamily,
-    PlaceState,
-    Sizes,
-    random_index,
-    random_number,
-    with_parity,
-)
+from discorl.envs.families import draws
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class GamblerParameters:
+class GamblerParameters(NamedTuple):
     """One casino."""
 
     stakes: Array  # [tables] int32, what a round costs at each table, and pays if it is won
@@ -69,17 +62,15 @@ class Gambler(PlaceFamily[GamblerParameters]):
 
     def draw(self, key: Key, parity: Array) -> GamblerParameters:
         stake_key, table_key, good_key, poor_key, purse_key = jax.random.split(key, 5)
-        ranks = random_index(stake_key, self.stakes, (self.tables,))
-        others = (1 + ranks[1:]).sum()
-        first = with_parity(ranks[0], self.stakes, parity + others + 1)
-        is_good = jnp.arange(self.tables) == random_index(table_key, self.tables)
-        good = random_number(good_key, self.good)
-        poor = random_number(poor_key, self.poor, (self.tables,))
+        ranks = draws.index(stake_key, self.stakes, (self.tables,))
+        is_good = jnp.arange(self.tables) == draws.index(table_key, self.tables)
+        good = draws.number(good_key, self.good)
+        poor = draws.number(poor_key, self.poor, (self.tables,))
         least = self.target // 4
         return GamblerParameters(
-            stakes=1 + ranks.at[0].set(first),
+            stakes=1 + draws.with_parity_of_sum(ranks, self.stakes, parity + self.tables),
             chances=jnp.where(is_good, good, poor),
-            purse=least + random_index(purse_key, self.target // 2 - least + 1),
+            purse=least + draws.index(purse_key, self.target // 2 - least + 1),
         )
 
     def start(self, parameters: GamblerParameters) -> Array:
@@ -100,7 +91,6 @@ class Gambler(PlaceFamily[GamblerParameters]):
         return jnp.minimum(capital + stake, self.target), capital - stake
 
     def observe(self, parameters: GamblerParameters, state: PlaceState) -> Array:
-        """The capital and the time that is left, as shares."""
         shares = (state.place / self.target, 1 - state.time / self.limit)
         return jnp.stack(shares).astype(jnp.float32)
 

@@ -1,13 +1,14 @@
 """Grid worlds with random walls and objects."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.families import board
-from discorl.envs.families.base import Family, Sizes, random_index, random_number
+from discorl.envs.families import board, draws
+from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -15,9 +16,7 @@ from discorl.types.validation import Fields
 _CHANNELS = 4  # agent, walls, rewards and penalties
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class GridParameters:
+class GridParameters(NamedTuple):
     """One world; `K` is the number of objects."""
 
     walls: Array  # [size * size] bool
@@ -28,9 +27,7 @@ class GridParameters:
     meanings: Array  # [5] int32, the direction that each action means
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class GridState:
+class GridState(NamedTuple):
     """The agent's square and the objects left."""
 
     square: Array  # [] int32
@@ -83,7 +80,6 @@ class Grid(Family[GridParameters, GridState]):
 
     @property
     def sizes(self) -> Sizes:
-        """A picture, or the same as a vector, as observation."""
         shape = (self.size, self.size, _CHANNELS)
         return Sizes(
             board.NUM_MOVES,
@@ -105,8 +101,8 @@ class Grid(Family[GridParameters, GridState]):
         chances = jnp.array([1 - self.bad, self.terminal, self.returning])[:, None]
         drawn = jax.random.bernoulli(chance_key, chances, (3, self.objects))
         positive, terminal, returns = drawn
-        magnitude = random_number(reward_key, self.reward, (self.objects,))
-        respawn = random_number(respawn_key, self.respawn, (self.objects,))
+        magnitude = draws.number(reward_key, self.reward, (self.objects,))
+        respawn = draws.number(respawn_key, self.respawn, (self.objects,))
         return GridParameters(
             walls=walls,
             squares=self._sample_squares(square_key, walls, parity),
@@ -122,7 +118,7 @@ class Grid(Family[GridParameters, GridState]):
         A pillar may have a wall to its right or downwards, never both, and none is at the edge.
         Such walls form no loop, among themselves or with the edge, so they enclose nothing.
         """
-        kind = random_index(key, 6, (self._pillars, self._pillars))  # 0, 1, 2: no pillar
+        kind = draws.index(key, 6, (self._pillars, self._pillars))  # 0, 1, 2: no pillar
         walls = jnp.zeros((self.size, self.size), bool)
         walls = walls.at[1:-1:2, 1:-1:2].set(kind > 2)
         walls = walls.at[1:-1:2, 2::2].set(kind == 4)
@@ -141,10 +137,9 @@ class Grid(Family[GridParameters, GridState]):
         return jnp.concatenate([first[None], others])
 
     def begin(self, parameters: GridParameters, key: Key) -> GridState:
-        """Puts the agent on a random empty square."""
         empty = self._empty(parameters)
         # The n-th empty square for a random n, which is cheaper than a number for every square.
-        rank = random_index(key, empty.sum())
+        rank = draws.index(key, empty.sum())
         square = jnp.sum(jnp.cumsum(empty) <= rank).astype(jnp.int32)
         return GridState(square, jnp.ones(self.objects, bool), jnp.int32(0))
 
@@ -155,7 +150,6 @@ class Grid(Family[GridParameters, GridState]):
     def transition(
         self, parameters: GridParameters, state: GridState, action: Array, key: Key
     ) -> tuple[GridState, Array, Array]:
-        """Moves, collects what is there, and lets objects reappear."""
         square = self._move(parameters, state.square, parameters.meanings[action])
         collected = state.present & (parameters.squares == square)
         left = state.present & ~collected
@@ -224,7 +218,6 @@ class Grid(Family[GridParameters, GridState]):
         return state.square, (state.present * 2 ** jnp.arange(self.objects)).sum()
 
     def render(self, parameters: GridParameters, state: GridState) -> np.ndarray:
-        """Walls, good and bad objects and the round agent: [height, width, 3] uint8."""
         filled = [(square, board.WALL) for square in np.flatnonzero(parameters.walls).tolist()]
         objects = zip(parameters.squares, parameters.rewards, state.present, strict=True)
         filled += [

@@ -1,19 +1,14 @@
 """Hill climbing with a weak engine: swinging leaves a valley sooner than pushing alone."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.families.base import (
-    Family,
-    Sizes,
-    random_index,
-    random_number,
-    random_order,
-    with_parity,
-)
+from discorl.envs.families import draws
+from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -21,9 +16,7 @@ from discorl.types.validation import Fields
 _PUSHES = (-1, 0, 1)  # left, none, right
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class HillParameters:
+class HillParameters(NamedTuple):
     """One valley."""
 
     bottom: Array  # [] int32, position of the lowest point
@@ -33,9 +26,7 @@ class HillParameters:
     meanings: Array  # [3] int32, the push of each action, less one
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class HillState:
+class HillState(NamedTuple):
     """A car in a valley."""
 
     position: Array  # [] int32
@@ -88,23 +79,21 @@ class Hill(Family[HillParameters, HillState]):
     def draw(self, key: Key, parity: Array) -> HillParameters:
         bottom_key, power_key, gravity_key, cost_key, meaning_key = jax.random.split(key, 5)
         third = self.width // 3
-        bottom = with_parity(random_index(bottom_key, third), third, parity + third)
+        bottom = draws.with_parity(draws.index(bottom_key, third), third, parity + third)
         return HillParameters(
             bottom=third + bottom,
-            power=random_number(power_key, self.power),
-            gravity=random_number(gravity_key, self.gravity),
-            cost=random_number(cost_key, self.cost),
-            meanings=random_order(meaning_key, len(_PUSHES)),
+            power=draws.number(power_key, self.power),
+            gravity=draws.number(gravity_key, self.gravity),
+            cost=draws.number(cost_key, self.cost),
+            meanings=draws.order(meaning_key, len(_PUSHES)),
         )
 
     def begin(self, parameters: HillParameters, key: Key) -> HillState:
-        """Begins at rest at the bottom."""
         return HillState(parameters.bottom, jnp.int32(0), jnp.int32(0))
 
     def transition(
         self, parameters: HillParameters, state: HillState, action: Array, key: Key
     ) -> tuple[HillState, Array, Array]:
-        """Pushes, rolls and moves."""
         pushed, pulled = jax.random.uniform(key, (2,)) < jnp.stack(
             [parameters.power, self._steepness(parameters, state.position)]
         )
@@ -139,12 +128,7 @@ class Hill(Family[HillParameters, HillState]):
         shares = (2 * state.position / (self.width - 1) - 1, state.speed / self.top_speed)
         return jnp.stack(shares, axis=-1).astype(jnp.float32)
 
-    def starts(self, parameters: HillParameters) -> Array:
-        """At rest at the bottom: [width, speeds]."""
-        return jnp.zeros(self.sizes.situations).at[parameters.bottom, self.top_speed].set(1.0)
-
     def situation(self, state: HillState) -> tuple[Array, ...]:
-        """The position and the speed."""
         return state.position, state.speed + self.top_speed
 
     def observations(self, parameters: HillParameters) -> Array | None:

@@ -2,18 +2,13 @@
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.families.base import (
-    Family,
-    Sizes,
-    random_index,
-    random_number,
-    random_order,
-    with_parity,
-)
+from discorl.envs.families import draws
+from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -21,9 +16,7 @@ from discorl.types.validation import Fields
 _EXTRAS = 3  # customers beyond the season's: none, one or two
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class InventoryParameters:
+class InventoryParameters(NamedTuple):
     """One shop."""
 
     demands: Array  # [seasons] int32, units that each season's regular customers ask for
@@ -34,9 +27,7 @@ class InventoryParameters:
     meanings: Array  # [orders] int32, the units that each action orders
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class InventoryState:
+class InventoryState(NamedTuple):
     """Units in stock and on their way."""
 
     stock: Array  # [] int32, units
@@ -94,26 +85,23 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         demand_key, surge_key, price_key, cost_key, holding_key, meaning_key = jax.random.split(
             key, 6
         )
-        demands = random_index(demand_key, self.orders, (self.seasons,))
-        first = with_parity(demands[0], self.orders, parity + demands[1:].sum())
-        price = random_number(price_key, self.price)
+        demands = draws.index(demand_key, self.orders, (self.seasons,))
+        price = draws.number(price_key, self.price)
         return InventoryParameters(
-            demands=demands.at[0].set(first),
-            surge=random_number(surge_key, self.surge),
+            demands=draws.with_parity_of_sum(demands, self.orders, parity),
+            surge=draws.number(surge_key, self.surge),
             price=price,
-            cost=price * random_number(cost_key, self.cost),
-            holding=price * random_number(holding_key, self.holding),
-            meanings=random_order(meaning_key, self.orders),
+            cost=price * draws.number(cost_key, self.cost),
+            holding=price * draws.number(holding_key, self.holding),
+            meanings=draws.order(meaning_key, self.orders),
         )
 
     def begin(self, parameters: InventoryParameters, key: Key) -> InventoryState:
-        """Begins with an empty stock and no order."""
         return InventoryState(jnp.int32(0), jnp.int32(0), jnp.int32(0))
 
     def transition(
         self, parameters: InventoryParameters, state: InventoryState, action: Array, key: Key
     ) -> tuple[InventoryState, Array, Array]:
-        """Orders, receives what was ordered before, and sells."""
         extra = jnp.sum(jax.random.uniform(key, (_EXTRAS - 1,)) < parameters.surge)
         demand = self._demand(parameters, state.time) + extra.astype(jnp.int32)
         ordered = parameters.meanings[action]
@@ -122,7 +110,6 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         return state, reward, state.time >= self.periods
 
     def _demand(self, parameters: InventoryParameters, time: Array) -> Array:
-        """The regular demand at a time."""
         return parameters.demands[time % self.seasons]
 
     def _trade(
@@ -147,10 +134,6 @@ class Inventory(Family[InventoryParameters, InventoryState]):
             ]
         ).astype(jnp.float32)
 
-    def starts(self, parameters: InventoryParameters) -> Array:
-        """An empty stock and no order: [capacity + 1, orders]."""
-        return jnp.zeros((self.capacity + 1, self.orders)).at[0, 0].set(1.0)
-
     def lookahead(self, parameters: InventoryParameters, time: Array, values: Array) -> Array:
         supply = jnp.arange(self.capacity + 1)[:, None] + jnp.arange(self.orders)
         demands = self._demand(parameters, time) + jnp.arange(_EXTRAS)
@@ -160,7 +143,3 @@ class Inventory(Family[InventoryParameters, InventoryState]):
         surge = parameters.surge
         chances = jnp.stack([(1 - surge) ** 2, 2 * surge * (1 - surge), surge**2])
         return ((reward + values[left, ordered]) * chances).sum(axis=-1)
-
-    def situation(self, state: InventoryState) -> tuple[Array, ...]:
-        """The stock and the order on its way."""
-        return state.stock, state.arriving

@@ -1,21 +1,20 @@
 """A key, a door and a goal behind it."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.families import board
-from discorl.envs.families.base import Family, Sizes, random_index, random_number
+from discorl.envs.families import board, draws
+from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class KeyDoorParameters:
+class KeyDoorParameters(NamedTuple):
     """One pair of rooms."""
 
     walls: Array  # [rows * columns] bool, between the rooms, without the door
@@ -28,9 +27,7 @@ class KeyDoorParameters:
     meanings: Array  # [5] int32, the direction that each action means
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class KeyDoorState:
+class KeyDoorState(NamedTuple):
     """The agent's square and whether it holds the key."""
 
     square: Array  # [] int32
@@ -85,8 +82,8 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
     def draw(self, key: Key, parity: Array) -> KeyDoorParameters:
         keys = iter(jax.random.split(key, 9))
         squares = jnp.arange(self._squares)
-        wall_column = 1 + random_index(next(keys), self.columns - 2)
-        door = random_index(next(keys), self.rows) * self.columns + wall_column
+        wall_column = 1 + draws.index(next(keys), self.columns - 2)
+        door = draws.index(next(keys), self.rows) * self.columns + wall_column
         column = squares % self.columns
         near, far = column < wall_column, column > wall_column
         key_square = board.random_square(next(keys), near)
@@ -94,8 +91,8 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         # The goal is placed last, on the colour that gives the number of black squares its parity.
         others = board.is_black(jnp.stack([key_square, door]), self.columns).sum()
         makes_right = board.is_black(squares, self.columns) == ((others + parity) % 2 == 1)
-        reward = random_number(next(keys), self.reward)
-        hint = random_number(next(keys), self.hint)
+        reward = draws.number(next(keys), self.reward)
+        hint = draws.number(next(keys), self.hint)
         return KeyDoorParameters(
             walls=(column == wall_column) & (squares != door),
             start=start,
@@ -113,7 +110,6 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
     def transition(
         self, parameters: KeyDoorParameters, state: KeyDoorState, action: Array, key: Key
     ) -> tuple[KeyDoorState, Array, Array]:
-        """Moves, unless there is a wall or a locked door, and picks up the key."""
         direction = parameters.meanings[action]
         square, has_key = self._move(parameters, state.square, state.has_key, direction)
         picked_up, arrived = has_key & ~state.has_key, square == parameters.goal
@@ -135,11 +131,6 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         lies = (squares == parameters.key) & ~state.has_key
         return jnp.concatenate([squares == state.square, lies]).astype(jnp.float32)
 
-    def starts(self, parameters: KeyDoorParameters) -> Array:
-        """The start square, without the key: [rows * columns, 2]."""
-        square = jax.nn.one_hot(parameters.start, self._squares)
-        return square[:, None] * jnp.array([1.0, 0.0])
-
     def lookahead(self, parameters: KeyDoorParameters, time: Array, values: Array) -> Array:
         squares = jnp.arange(self._squares)[:, None, None]
         had_key = jnp.array([False, True])[:, None]
@@ -154,11 +145,9 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
         return jax.vmap(jax.vmap(lambda *s: self.observe(parameters, KeyDoorState(*s))))(*states)
 
     def situation(self, state: KeyDoorState) -> tuple[Array, ...]:
-        """The agent's square, and 1 if it holds the key."""
         return state.square, state.has_key.astype(jnp.int32)
 
     def render(self, parameters: KeyDoorParameters, state: KeyDoorState) -> np.ndarray:
-        """Walls, the door while it is locked, key, goal and agent: [height, width, 3] uint8."""
         filled = [(square, board.WALL) for square in np.flatnonzero(parameters.walls).tolist()]
         filled.append((int(parameters.goal), board.GOOD))
         discs = [(int(state.square), board.AGENT)]

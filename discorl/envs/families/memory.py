@@ -1,19 +1,19 @@
 """Memory: a cue at the start determines the right action at the end."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_integer, random_order
+from discorl.envs.families import draws
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class MemoryParameters:
+class MemoryParameters(NamedTuple):
     """The answers to the cues."""
 
     answers: Array  # [cues] int32, a permutation: the action that each cue asks for
@@ -53,13 +53,13 @@ class Memory(PlaceFamily[MemoryParameters]):
 
     def draw(self, key: Key, parity: Array) -> MemoryParameters:
         answer_key, delay_key = jax.random.split(key)
-        answers = random_order(answer_key, self.cues)
+        answers = draws.order(answer_key, self.cues)
         # Exchanging two answers changes the parity of a permutation.
         exchanged = answers.at[:2].set(answers[1::-1])
         keep = _inversions(answers) % 2 == parity
         return MemoryParameters(
             answers=jnp.where(keep, answers, exchanged),
-            delay=random_integer(delay_key, self.delay),
+            delay=draws.integer(delay_key, self.delay),
         )
 
     def start(self, parameters: MemoryParameters) -> None:
@@ -68,14 +68,12 @@ class Memory(PlaceFamily[MemoryParameters]):
     def transition(
         self, parameters: MemoryParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Moves on, or answers."""
         asked = state.time >= parameters.delay
         payment = jnp.where(action == parameters.answers[state.place], 1.0, -1.0)
         state = PlaceState(state.place, state.time + 1)
         return state, jnp.where(asked, payment, 0.0), asked
 
     def observe(self, parameters: MemoryParameters, state: PlaceState) -> Array:
-        """The cue, if it is shown, and the flag."""
         shown = jnp.logical_or(self.visible, state.time == 0)
         cue = jnp.where(shown, jax.nn.one_hot(state.place, self.cues), 0.0)
         flag = (state.time == parameters.delay).astype(jnp.float32)

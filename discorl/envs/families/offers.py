@@ -1,18 +1,13 @@
 """Optimal stopping: accept an offer or wait for a better one."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.families.base import (
-    Family,
-    Sizes,
-    random_index,
-    random_number,
-    random_order,
-    with_parity,
-)
+from discorl.envs.families import draws
+from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -20,9 +15,7 @@ from discorl.types.validation import Fields
 _ACCEPT, _WAIT, _ADVERTISE = range(3)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class OffersParameters:
+class OffersParameters(NamedTuple):
     """One market."""
 
     tickets: Array  # [kinds] int32, in proportion to which kinds of offers are made
@@ -32,9 +25,7 @@ class OffersParameters:
     meanings: Array  # [3] int32, what each action does: accept, wait, advertise
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class OffersState:
+class OffersState(NamedTuple):
     """The current offer and the seller's fame."""
 
     offer: Array  # [] int32, 0 if there is none, else the kind plus one
@@ -97,17 +88,16 @@ class Offers(Family[OffersParameters, OffersState]):
         ticket_key, kind_key, best_key, other_key, cost_key, fee_key, meaning_key = (
             jax.random.split(key, 7)
         )
-        extra = random_index(ticket_key, self.tickets, (self.kinds,))
-        first = with_parity(extra[0], self.tickets, parity + self.kinds + extra[1:].sum())
-        best = random_number(best_key, self.best)
-        others = random_number(other_key, self.others, (self.kinds,))
-        is_best = jnp.arange(self.kinds) == random_index(kind_key, self.kinds)
+        extra = draws.index(ticket_key, self.tickets, (self.kinds,))
+        best = draws.number(best_key, self.best)
+        others = draws.number(other_key, self.others, (self.kinds,))
+        is_best = jnp.arange(self.kinds) == draws.index(kind_key, self.kinds)
         return OffersParameters(
-            tickets=1 + extra.at[0].set(first),
+            tickets=1 + draws.with_parity_of_sum(extra, self.tickets, parity + self.kinds),
             worths=best * jnp.where(is_best, 1.0, others),
-            cost=best * random_number(cost_key, self.cost),
-            fee=best * random_number(fee_key, self.fee),
-            meanings=random_order(meaning_key, 3),
+            cost=best * draws.number(cost_key, self.cost),
+            fee=best * draws.number(fee_key, self.fee),
+            meanings=draws.order(meaning_key, 3),
         )
 
     def _worths(self, parameters: OffersParameters) -> Array:
@@ -126,19 +116,16 @@ class Offers(Family[OffersParameters, OffersState]):
         return upto**draws - (upto - chances) ** draws
 
     def _offer(self, parameters: OffersParameters, fame: Array, key: Key) -> Array:
-        """A random offer."""
         bounds = jnp.cumsum(self._chances(parameters)[fame])
         return jnp.sum(jax.random.uniform(key) >= bounds[:-1]).astype(jnp.int32)
 
     def begin(self, parameters: OffersParameters, key: Key) -> OffersState:
-        """Begins without fame, with a random offer or none."""
         fame = jnp.int32(0)
         return OffersState(self._offer(parameters, fame, key), fame, jnp.int32(0))
 
     def transition(
         self, parameters: OffersParameters, state: OffersState, action: Array, key: Key
     ) -> tuple[OffersState, Array, Array]:
-        """Accepts, or pays to see the next offer."""
         meaning = parameters.meanings[action]
         fame = jnp.minimum(state.fame + (meaning == _ADVERTISE), self.levels - 1)
         worth = self._worths(parameters)[state.offer]
@@ -165,7 +152,3 @@ class Offers(Family[OffersParameters, OffersState]):
         advertise = jnp.broadcast_to(more - parameters.fee, shape)
         choices = jnp.stack([accept, wait, advertise], axis=-1)
         return choices[..., parameters.meanings]
-
-    def situation(self, state: OffersState) -> tuple[Array, ...]:
-        """The offer and the fame."""
-        return state.offer, state.fame

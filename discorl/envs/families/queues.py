@@ -1,18 +1,13 @@
 """One server for several queues with different costs of waiting."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.families.base import (
-    Family,
-    Sizes,
-    random_index,
-    random_number,
-    random_order,
-    with_parity,
-)
+from discorl.envs.families import draws
+from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -20,9 +15,7 @@ from discorl.types.validation import Fields
 _LEAST_ROOM = 2  # jobs
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class QueuesParameters:
+class QueuesParameters(NamedTuple):
     """One workshop."""
 
     rooms: Array  # [queues] int32, the most jobs that each queue holds
@@ -32,9 +25,7 @@ class QueuesParameters:
     meanings: Array  # [queues] int32, the queue that each action chooses
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class QueuesState:
+class QueuesState(NamedTuple):
     """The server's place and the waiting jobs."""
 
     server: Array  # [] int32, the queue where the server is
@@ -93,30 +84,27 @@ class Queues(Family[QueuesParameters, QueuesState]):
     def draw(self, key: Key, parity: Array) -> QueuesParameters:
         room_key, arrival_key, service_key, cost_key, meaning_key = jax.random.split(key, 5)
         each, rooms = (self.queues,), self.length - _LEAST_ROOM + 1
-        extra = random_index(room_key, rooms, each)
-        others = extra[1:].sum() + _LEAST_ROOM * self.queues
-        first = with_parity(extra[0], rooms, parity + others)
+        extra = draws.index(room_key, rooms, each)
+        extra = draws.with_parity_of_sum(extra, rooms, parity + _LEAST_ROOM * self.queues)
         return QueuesParameters(
-            rooms=_LEAST_ROOM + extra.at[0].set(first),
-            arrivals=random_number(arrival_key, self.arrival, each),
-            services=random_number(service_key, self.service, each),
-            costs=random_number(cost_key, self.cost, each),
-            meanings=random_order(meaning_key, self.queues),
+            rooms=_LEAST_ROOM + extra,
+            arrivals=draws.number(arrival_key, self.arrival, each),
+            services=draws.number(service_key, self.service, each),
+            costs=draws.number(cost_key, self.cost, each),
+            meanings=draws.order(meaning_key, self.queues),
         )
 
     def begin(self, parameters: QueuesParameters, key: Key) -> QueuesState:
-        """Begins with any numbers of jobs and the server anywhere."""
         server_key, job_key = jax.random.split(key)
         return QueuesState(
-            server=random_index(server_key, self.queues),
-            jobs=random_index(job_key, parameters.rooms + 1, (self.queues,)),
+            server=draws.index(server_key, self.queues),
+            jobs=draws.index(job_key, parameters.rooms + 1, (self.queues,)),
             time=jnp.int32(0),
         )
 
     def transition(
         self, parameters: QueuesParameters, state: QueuesState, action: Array, key: Key
     ) -> tuple[QueuesState, Array, Array]:
-        """Serves or moves; then jobs arrive."""
         service_key, arrival_key = jax.random.split(key)
         queue = parameters.meanings[action]
         finished = jax.random.uniform(service_key) < parameters.services[queue]
@@ -162,5 +150,4 @@ class Queues(Family[QueuesParameters, QueuesState]):
         return jnp.moveaxis(choices, 1, -1)[..., parameters.meanings]
 
     def situation(self, state: QueuesState) -> tuple[Array, ...]:
-        """The server's queue and the jobs of each."""
         return state.server, *(state.jobs[queue] for queue in range(self.queues))

@@ -1,11 +1,13 @@
 """Rivers: a large reward upstream, against the current, and a small one at the start."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes, random_index, random_number
+from discorl.envs.families import draws
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -14,9 +16,7 @@ _STEPS_PER_PLACE = 8  # the time limit, in multiples of the river's length
 _CARRIED = 0.25  # share of failed strokes upstream that end one place downstream
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class RiverSwimParameters:
+class RiverSwimParameters(NamedTuple):
     """One river."""
 
     places: Array  # [] int32, how many places of the `length` possible ones this river has
@@ -67,18 +67,18 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
         place_key, rapid_key, current_key, source_key, mouth_key, mirror_key = jax.random.split(
             key, 6
         )
-        places = self.length - random_index(place_key, self.length // 2 + 1)
+        places = self.length - draws.index(place_key, self.length // 2 + 1)
         rapids = jax.random.bernoulli(rapid_key, 0.5, (self.length,))
         rapids &= jnp.arange(self.length) < places
         # Rapids at the first place give their number its parity.
         first = (rapids[1:].sum() + parity) % 2 == 1
-        source = random_number(source_key, self.source)
+        source = draws.number(source_key, self.source)
         return RiverSwimParameters(
             places=places,
             rapids=rapids.at[0].set(first),
-            current=random_number(current_key, self.current),
+            current=draws.number(current_key, self.current),
             source=source,
-            mouth=source * random_number(mouth_key, self.mouth),
+            mouth=source * draws.number(mouth_key, self.mouth),
             mirrored=jax.random.bernoulli(mirror_key),
         )
 

@@ -1,18 +1,13 @@
 """Random Markov decision processes, given as tables."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from discorl.envs.families.base import (
-    PlaceFamily,
-    PlaceState,
-    Sizes,
-    random_index,
-    random_number,
-    with_parity,
-)
+from discorl.envs.families import draws
+from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -21,9 +16,7 @@ _SURE_REWARD = 1.0  # of one pair, so that every member has a reward
 _LEAST_BRANCH = 0.2  # weight of a successor before normalisation, relative to the largest possible
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TabularParameters:
+class TabularParameters(NamedTuple):
     """The tables; `S` is the number of states, `A` of actions and `K` of successors of a pair."""
 
     successors: Array  # [S, A, K] int32, states that may follow
@@ -73,19 +66,17 @@ class Tabular(PlaceFamily[TabularParameters]):
         keys = iter(jax.random.split(key, 7))
         pairs = (self.states, self.actions)
         shape = (*pairs, self.branches)
-        successors = random_index(next(keys), self.states, shape)
-        rest = successors.sum() - successors[0, 0, 0]
-        first = with_parity(successors[0, 0, 0], self.states, parity + rest)
+        successors = draws.index(next(keys), self.states, shape)
         weights = jax.random.uniform(next(keys), shape, minval=_LEAST_BRANCH)
         pays = jax.random.bernoulli(next(keys), self.rewarded, pairs)
         hazardous = jax.random.bernoulli(next(keys), self.hazardous, (self.states,))
-        hazards = random_number(next(keys), self.hazard, (self.states,))
+        hazards = draws.number(next(keys), self.hazard, (self.states,))
         appearance = jnp.eye(self.states)
         if self.features:
             appearance = jax.random.normal(next(keys), (self.states, self.features))
         rewards = jnp.where(pays, jax.random.normal(next(keys), pairs), 0)
         return TabularParameters(
-            successors=successors.at[0, 0, 0].set(first),
+            successors=draws.with_parity_of_sum(successors, self.states, parity),
             probabilities=weights / weights.sum(axis=-1, keepdims=True),
             rewards=rewards.at[0, 0].set(_SURE_REWARD),
             hazards=jnp.where(hazardous, hazards, 0),
@@ -101,7 +92,6 @@ class Tabular(PlaceFamily[TabularParameters]):
     def transition(
         self, parameters: TabularParameters, state: PlaceState, action: Array, key: Key
     ) -> tuple[PlaceState, Array, Array]:
-        """Moves to one of the successors."""
         pair = (state.place, action)
         chances = jax.random.uniform(key, (2,))
         below = jnp.cumsum(parameters.probabilities[pair])[:-1]

@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.envs.families import board
-from discorl.envs.families.base import Family, Sizes, random_index, random_integer, with_parity
+from discorl.envs.families import board, draws
+from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key, UserError
 from discorl.types.specs import Range
 from discorl.types.validation import Fields
@@ -17,9 +18,7 @@ _WINDS = 5  # the ball drifts with probability wind / 5
 _SLIPS = 10  # the paddle slips with probability slipperiness / 10
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class WindyCatchParameters:
+class WindyCatchParameters(NamedTuple):
     """Wind and paddle."""
 
     wind: Array  # [] int32, negative if it blows to the left; the absolute value is its strength
@@ -28,9 +27,7 @@ class WindyCatchParameters:
     mirrored: Array  # [] bool, the actions left and right are exchanged
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class WindyCatchState:
+class WindyCatchState(NamedTuple):
     """Positions; the ball's row is the number of steps taken."""
 
     ball: Array  # [] int32, column
@@ -77,7 +74,6 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
 
     @property
     def _winds(self) -> Range[int]:
-        """Strengths of the wind."""
         return _steps("wind", self.wind, _WINDS)
 
     @property
@@ -91,8 +87,8 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     def draw(self, key: Key, parity: Array) -> WindyCatchParameters:
         wind_key, slip_key, width_key, mirror_key = jax.random.split(key, 4)
         wind = _random_wind(wind_key, self._winds)
-        slip = random_integer(slip_key, self._slips)
-        width = random_integer(width_key, self.width)
+        slip = draws.integer(slip_key, self._slips)
+        width = draws.integer(width_key, self.width)
         # The first of the three that can vary gives their sum its parity.
         if self.width.high > self.width.low:
             width = _with_parity(width, self.width, parity - wind - slip)
@@ -107,8 +103,7 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         return WindyCatchParameters(wind, slip, width, jax.random.bernoulli(mirror_key))
 
     def begin(self, parameters: WindyCatchParameters, key: Key) -> WindyCatchState:
-        """Puts the ball in a random column and the paddle in the middle."""
-        ball = random_index(key, self.columns)
+        ball = draws.index(key, self.columns)
         return WindyCatchState(ball, self._middle(parameters), jnp.int32(0))
 
     def _middle(self, parameters: WindyCatchParameters) -> Array:
@@ -117,7 +112,6 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     def transition(
         self, parameters: WindyCatchParameters, state: WindyCatchState, action: Array, key: Key
     ) -> tuple[WindyCatchState, Array, Array]:
-        """Moves the paddle, unless it slips, then lets the ball fall and drift."""
         wind_chance, slip_chance = jax.random.uniform(key, (2,))
         drifts = wind_chance < _drift_probability(parameters)
         slips = slip_chance < _slip_probability(parameters)
@@ -170,12 +164,7 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
         table = rows.reshape(*axes[0].shape, *self.sizes.observation)
         return jnp.moveaxis(table, 2, 0)
 
-    def situation(self, state: WindyCatchState) -> tuple[Array, ...]:
-        """The columns of ball and paddle."""
-        return state.ball, state.paddle
-
     def render(self, parameters: WindyCatchParameters, state: WindyCatchState) -> np.ndarray:
-        """A round ball and a flat paddle: [height, width, 3] uint8."""
         left = (self.rows - 1) * self.columns + int(state.paddle)
         paddle = [(square, board.AGENT) for square in range(left, left + int(parameters.width))]
         ball = int(state.time) * self.columns + int(state.ball)
@@ -197,7 +186,7 @@ def _steps(name: str, within: Range[float], steps: int) -> Range[int]:
 def _random_wind(key: Key, strengths: Range[int]) -> Array:
     """A uniformly random wind: a strength in either direction, or none."""
     count = 2 * (strengths.high - strengths.low + 1) - (strengths.low == 0)
-    wind = random_index(key, count) - strengths.high
+    wind = draws.index(key, count) - strengths.high
     gap = max(2 * strengths.low - 1, 0)  # between the weakest winds of both directions
     return jnp.where(wind > -strengths.low, wind + gap, wind)
 
@@ -205,7 +194,7 @@ def _random_wind(key: Key, strengths: Range[int]) -> Array:
 def _with_parity(number: Array, within: Range[int], wanted: Array) -> Array:
     """See `with_parity`; the number and its neighbour are in a range."""
     size = within.high - within.low + 1
-    return within.low + with_parity(number - within.low, size, wanted - within.low)
+    return within.low + draws.with_parity(number - within.low, size, wanted - within.low)
 
 
 def _drift_probability(parameters: WindyCatchParameters) -> Array:

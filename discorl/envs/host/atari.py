@@ -15,9 +15,8 @@ from gymnasium.vector import AutoresetMode
 
 from discorl.envs import references
 from discorl.envs.base import Reference
-from discorl.envs.host.base import HostEnvironment, HostStep, HostVector, picture, seeds_from
+from discorl.envs.host.base import HostEnvironment, picture
 from discorl.envs.host.gymnasium import GymnasiumVector, VectorTask
-from discorl.types import PyTree
 from discorl.types.validation import integer, number
 
 MAX_FRAMES = 108_000  # 30 minutes of play
@@ -94,32 +93,17 @@ def make(
     return _Atari(f"atari:{item}", create, spec, read, actions, game=item, scored=scored)
 
 
+class _AtariVector(GymnasiumVector):
+    def render(self) -> np.ndarray | None:
+        return picture(self._seen[0])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Atari(VectorTask):
     game: str = ""
     scored: bool = True  # whole games with the game's own rewards, as humans were scored
 
-    def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
-        first = seeds_from(seed, count)[0]
-        return _AtariVector(self.create(count, render), self, first)
+    vector_class = _AtariVector
 
     def reference(self) -> Reference | None:
         return references.lookup("atari", self.game) if self.scored else None
-
-
-class _AtariVector(GymnasiumVector):
-    """Renders the latest observations."""
-
-    _seen: np.ndarray  # [E, size, size, channels]
-
-    def reset(self) -> PyTree:
-        self._seen = super().reset()
-        return self._seen
-
-    def step(self, action: np.ndarray) -> HostStep:
-        step = super().step(action)
-        self._seen = step.observation
-        return step
-
-    def render(self) -> np.ndarray | None:
-        return picture(self._seen[0])

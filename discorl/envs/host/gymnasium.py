@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import jax
@@ -13,7 +13,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from discorl.envs.host.base import (
-    NO_METRICS,
     HostEnvironment,
     HostStep,
     HostVector,
@@ -26,7 +25,6 @@ from discorl.envs.host.spaces import (
     actions_of,
     arrangement_of,
     mask_in,
-    numbers_of,
     observation_of,
     without_mask,
 )
@@ -201,7 +199,7 @@ class _Single:
     def step(self, action: int) -> Outcome:
         seen, reward, terminated, truncated, info = self._env.step(self._actions[action])
         over = bool(terminated or truncated)
-        numbers = numbers_of(info, self._metrics) if over else NO_METRICS
+        numbers = {name: float(info[name]) for name in self._metrics if over and name in info}
         shown = self._see(seen, info, over)
         return shown, float(reward), bool(terminated), bool(truncated), numbers
 
@@ -237,14 +235,6 @@ def from_vector(
     return VectorTask(name, create, *parts, episode_metrics)
 
 
-class VectorTask(_Task):
-    """A task whose environments come as a vector."""
-
-    def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
-        first = seeds_from(seed, count)[0]  # a vector seeds its environments consecutively
-        return GymnasiumVector(self.create(count, render), self, first)
-
-
 class GymnasiumVector(HostVector):
     """Maps any autoreset mode, from the vector's metadata or NextStep by default, to `HostStep`.
 
@@ -255,7 +245,7 @@ class GymnasiumVector(HostVector):
     - Disabled works the same way, except that all resets are requested here.
     """
 
-    def __init__(self, vector: VectorEnv, task: VectorTask, seed: int) -> None:
+    def __init__(self, vector: VectorEnv, task: _Task, seed: int) -> None:
         self._vector, self._task, self._seed = vector, task, seed  # of the first environment
         mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = AutoresetMode(mode)
@@ -277,8 +267,8 @@ class GymnasiumVector(HostVector):
         return observation, self._legal
 
     def _show(self, seen: PyTree) -> PyTree:
-        observation, self._mask = seen
-        return observation
+        self._seen, self._mask = seen
+        return self._seen
 
     def action_mask(self) -> np.ndarray | None:
         return self._mask
@@ -327,6 +317,16 @@ class GymnasiumVector(HostVector):
 
     def close(self) -> None:
         self._vector.close()
+
+
+class VectorTask(_Task):
+    """A task whose environments come as a vector."""
+
+    vector_class: ClassVar[type[GymnasiumVector]] = GymnasiumVector
+
+    def start(self, count: int, seed: int, *, render: bool = False) -> HostVector:
+        first = seeds_from(seed, count)[0]  # a vector seeds its environments consecutively
+        return self.vector_class(self.create(count, render), self, first)
 
 
 def _pick(condition: np.ndarray, chosen: PyTree, otherwise: PyTree) -> PyTree:

@@ -21,21 +21,7 @@ def observation_of(space: spaces.Space, name: str) -> tuple[PyTree, Reader]:
     and `MultiBinary` become one-hot or binary float32. `Dict` and `Tuple` become dicts and tuples
     of their parts; text in a `Dict` is dropped. The function reads one element or a batch of them.
     """
-    if isinstance(space, spaces.Dict):
-        shown = {key: part for key, part in space.spaces.items() if not _is_text(part)}
-        parts = {key: observation_of(part, name) for key, part in shown.items()}
-        readers = {key: read for key, (_, read) in parts.items()}
-        return (
-            {key: like for key, (like, _) in parts.items()},
-            lambda x: {key: read(x[key]) for key, read in readers.items()},
-        )
-    if isinstance(space, spaces.Tuple):
-        several = [observation_of(part, name) for part in space.spaces]
-        return (
-            tuple(like for like, _ in several),
-            lambda x: tuple(read(part) for (_, read), part in zip(several, x, strict=True)),
-        )
-    return _leaf(space, name)
+    return _by_part(space, lambda part: _leaf(part, name))
 
 
 def arrangement_of(space: spaces.Space) -> Callable[[Any], PyTree]:
@@ -43,14 +29,28 @@ def arrangement_of(space: spaces.Space) -> Callable[[Any], PyTree]:
 
     Environments may return lists instead of arrays, and dicts with undeclared keys.
     """
+    return _by_part(space, lambda _: (None, np.asarray))[1]
+
+
+def _by_part(
+    space: spaces.Space, of_leaf: Callable[[spaces.Space], tuple[PyTree, Reader]]
+) -> tuple[PyTree, Reader]:
+    """Specs and reader of a space from those of its innermost parts."""
     if isinstance(space, spaces.Dict):
         shown = {key: part for key, part in space.spaces.items() if not _is_text(part)}
-        parts = {key: arrangement_of(part) for key, part in shown.items()}
-        return lambda x: {key: arrange(x[key]) for key, arrange in parts.items()}
+        parts = {key: _by_part(part, of_leaf) for key, part in shown.items()}
+        readers = {key: read for key, (_, read) in parts.items()}
+        return (
+            {key: like for key, (like, _) in parts.items()},
+            lambda x: {key: read(x[key]) for key, read in readers.items()},
+        )
     if isinstance(space, spaces.Tuple):
-        several = [arrangement_of(part) for part in space.spaces]
-        return lambda x: tuple(arrange(y) for arrange, y in zip(several, x, strict=True))
-    return np.asarray
+        several = [_by_part(part, of_leaf) for part in space.spaces]
+        return (
+            tuple(like for like, _ in several),
+            lambda x: tuple(read(part) for (_, read), part in zip(several, x, strict=True)),
+        )
+    return of_leaf(space)
 
 
 def _is_text(space: spaces.Space) -> bool:
@@ -156,8 +156,3 @@ def actions_of(space: spaces.Space, bins: int | None, name: str) -> np.ndarray:
     ends = zip(space.low.ravel(), space.high.ravel(), strict=True)
     values = [np.linspace(low, high, bins) for low, high in ends]
     return combinations(values, space.shape, space.dtype, name)
-
-
-def numbers_of(info: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:
-    """Metrics of an episode from an environment's `info`."""
-    return {name: float(info[name]) for name in names if name in info}

@@ -82,7 +82,6 @@ class _Worker:
             self.connection.send_bytes(message)
 
     def answer(self, deadline: float, timeout: float) -> dict[str, Any]:
-        """Waits for the next answer."""
         only = self.indices[0] if len(self.indices) == 1 else None
         try:
             if not self.connection.poll(max(0.0, deadline - time.monotonic())):

@@ -1,13 +1,14 @@
-"""Helpers of adapters: their base class, and dtypes that compiled loops can carry."""
+"""Helpers of adapters: their base class, dtypes that compiled loops can carry, one-hot cells."""
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from discorl.envs.base import Environment
-from discorl.types import PyTree
+from discorl.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -16,6 +17,7 @@ class Adapted(Environment[PyTree]):
 
     item: str  # its name in the suite
     environment: Any  # of the package
+    num_actions: int
 
     @functools.cached_property  # tracing a reset takes a while
     def observation(self) -> PyTree:
@@ -37,3 +39,12 @@ def fix_types(tree: PyTree) -> PyTree:
         return jax.lax.convert_element_type(array, array.dtype)
 
     return jax.tree.map(fix, tree)
+
+
+def one_hot_cells(cells: Array, sizes: Sequence[int]) -> Array:
+    """Properties of cells, [rows, columns, len(sizes)] uint8, as [rows, columns, sum(sizes)] bool.
+
+    Integer codes would be read as quantities by a network.
+    """
+    codes = [jax.nn.one_hot(cells[..., i], size, dtype=bool) for i, size in enumerate(sizes)]
+    return jax.numpy.concatenate(codes, axis=-1)

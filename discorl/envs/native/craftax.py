@@ -35,7 +35,7 @@ def make(item: str, *, max_timesteps: int | None = None) -> Environment:
     if max_timesteps is not None:
         integer("max_timesteps", max_timesteps, least=1, owner="craftax")
         settings = settings.replace(max_timesteps=max_timesteps)
-    return Craftax(item, environment, settings)
+    return Craftax(item, environment, int(environment.action_space(settings).n), settings)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,10 +45,6 @@ class Craftax(Adapted):
     settings: Any  # Craftax's parameters
 
     resets_at_once = 1  # a world takes about as long to generate as dozens of steps
-
-    @property
-    def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
-        return int(self.environment.action_space(self.settings).n)
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
         observation, state = self.environment.reset_env(key, self.settings)

@@ -67,7 +67,7 @@ def adapt(
     settings = environment.default_params if settings is None else settings
     item = item or type(environment).__name__
     actions = _actions(item, environment.action_space(settings), bins)
-    return Gymnax(item, environment, settings, actions)
+    return Gymnax(item, environment, len(actions), settings, actions)
 
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -116,10 +116,6 @@ class Gymnax(Adapted):
     def name(self) -> str:
         """The name that a run records if it is given the object."""
         return f"gymnax:{self.item}"
-
-    @property
-    def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
-        return len(self.actions)
 
     def reset(self, key: Key) -> tuple[PyTree, PyTree]:
         observation, state = self.environment.reset_env(key, self.settings)

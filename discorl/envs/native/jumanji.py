@@ -52,7 +52,8 @@ def make(item: str, *, time_limit: int | None = None) -> Environment:
         environment = jumanji.make(item, **settings)
     except TypeError as error:
         raise UserError(f"jumanji:{item} has no time_limit: {error}") from None
-    return Jumanji(item, environment, _actions(item, environment.action_spec))
+    actions = _actions(item, environment.action_spec)
+    return Jumanji(item, environment, len(actions), actions)
 
 
 def _actions(item: str, spec: Any) -> np.ndarray:
@@ -72,10 +73,6 @@ class Jumanji(Adapted):
     """
 
     actions: np.ndarray  # [A, ...]
-
-    @property
-    def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
-        return len(self.actions)
 
     def reset(self, key: Key) -> tuple[PyTree, PyTree]:
         state, moment = fix_types(self.environment.reset(key))

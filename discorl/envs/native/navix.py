@@ -8,14 +8,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import navix
 import numpy as np
 from navix import observations
 
 from discorl.envs.base import Environment, Step
-from discorl.envs.native.arrays import Adapted, fix_types
+from discorl.envs.native.arrays import Adapted, fix_types, one_hot_cells
 from discorl.types import Array, Key, PyTree
 from discorl.types.validation import integer
 
@@ -42,35 +41,25 @@ def make(
     """
     integer("max_steps", max_steps, least=1, owner="navix")
     environment = navix.make(_PREFIX + item, max_steps=max_steps, observation_fn=_VIEWS[view])
-    return Navix(item, environment)
+    return Navix(item, environment, len(environment.action_set))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Navix(Adapted):
     """A MiniGrid task. Cells are [rows, columns, kinds + colours + states] bool, each one-hot."""
 
-    @property
-    def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
-        return len(self.environment.action_set)
-
     def reset(self, key: Key) -> tuple[PyTree, Array]:
         moment = fix_types(self.environment.reset(key))
-        return moment, _encode(moment.observation)
+        return moment, one_hot_cells(moment.observation, _SIZES)
 
     def step(self, state: PyTree, action: Array, key: Key) -> tuple[PyTree, Step]:
         moment = fix_types(self.environment._step(state, action))
         return moment, Step(
-            observation=_encode(moment.observation),
+            observation=one_hot_cells(moment.observation, _SIZES),
             reward=moment.reward.astype(jnp.float32),
             terminated=moment.is_termination(),
             truncated=moment.is_truncation(),
         )
 
     def render(self, state: PyTree) -> np.ndarray:
-        """The grid from above."""
         return np.asarray(observations.rgb(state.state))
-
-
-def _encode(cells: Array) -> Array:
-    codes = [jax.nn.one_hot(cells[..., i], size, dtype=bool) for i, size in enumerate(_SIZES)]
-    return jnp.concatenate(codes, axis=-1)

@@ -38,7 +38,8 @@ def make(item: str, *, max_steps: int | None = None, sticky: float | None = None
             raise UserError(f"pgx:{item} takes no sticky={sticky}; MinAtar's games do")
         number("sticky", sticky, least=0, most=1, owner="pgx")
         environment = type(environment)(sticky_action_prob=sticky)
-    return Pgx(item, environment, max_steps)
+    start = jax.eval_shape(environment.init, jax.random.key(0))
+    return Pgx(item, environment, start.legal_action_mask.shape[0], max_steps)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,11 +47,6 @@ class Pgx(Adapted):
     """A game of Pgx for one player. Observations are planes, [rows, columns, planes] bool."""
 
     max_steps: int | None
-
-    @property
-    def num_actions(self) -> int:  # type: ignore[override]  # given by the environment
-        state = jax.eval_shape(self.environment.init, jax.random.key(0))
-        return state.legal_action_mask.shape[0]
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
         state = fix_types(self.environment.init(key))
@@ -71,5 +67,4 @@ class Pgx(Adapted):
         return None if self.item.startswith(_MINATAR) else state.legal_action_mask
 
     def render(self, state: PyTree) -> np.ndarray:
-        """The planes, one colour each."""
         return draw_planes(np.asarray(state.observation))

@@ -37,7 +37,8 @@ def names() -> Sequence[str]:
 def make(item: str, *, time_limit: int = 120) -> Environment:
     """Builds the game for a set of levels; episodes are truncated after `time_limit` steps."""
     integer("time_limit", time_limit, least=1, owner="sokoban")
-    return Sokoban(item, JumanjiSokoban(generator=_levels(item), time_limit=time_limit))
+    game = JumanjiSokoban(generator=_levels(item), time_limit=time_limit)
+    return Sokoban(item, game, num_actions=4)
 
 
 def _levels(item: str) -> generator.Generator:
@@ -60,8 +61,6 @@ class Sokoban(Adapted):
     -0.1. Solving the level terminates; running out of steps truncates. The actions are up, right,
     down and left. Observations are [10, 10, 4] bool: planes of walls, targets, agent and boxes.
     """
-
-    num_actions = 4
 
     def reset(self, key: Key) -> tuple[PyTree, Array]:
         state = fix_types(self.environment.reset(key)[0])

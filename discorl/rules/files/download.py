@@ -81,7 +81,6 @@ class _Meter:
             self._progress(min(self.done, self._size), self._size)
 
     def reset(self) -> None:
-        """Starts over."""
         self.done = 0
         self._start = time.monotonic()
 

@@ -63,17 +63,15 @@ def unflatten(arrays: Mapping[str, np.ndarray]) -> Eta:
 
 def validate(eta: Mapping[str, Any]) -> None:
     """Checks that a rule can be run: float32, finite, and every size fits the others."""
-    arrays = flatten(eta)
-    eta = unflatten(arrays)  # which checks the ranks
-    for name, array in arrays.items():
-        checks.check_values(name, array)
-    checks.check_sizes(eta)
+    checked(flatten(eta))
 
 
 def checked(arrays: Mapping[str, np.ndarray]) -> Eta:
     """The tree of a rule from arrays in published names, validated."""
     eta = unflatten(arrays)
-    validate(eta)
+    for name, array in sorted(arrays.items()):
+        checks.check_values(name, array)
+    checks.check_sizes(eta)
     return eta
 
 

@@ -92,7 +92,6 @@ class CompiledAgent:
         return TrainState(state.learner, actor, buffer, key, steps), batch, metrics
 
     def update(self, state: TrainState, eta: Params) -> tuple[TrainState, Metrics]:
-        """Collects a batch and learns from it."""
         state, batch, episodes = self.collect(state)
         batch = frames.with_stacks(batch, self.config.frame_stack)
         learner, metrics = self.learner.update(state.learner, eta, batch)

@@ -74,7 +74,6 @@ class CompiledTrainer(Trainer):
         return with_learning_rate(state, config.agent.optimiser.learning_rate)
 
     def _place(self, state: TrainState) -> TrainState:
-        """Shards the state over the devices."""
         shardings = placement(self.config, state)
         return state if shardings is None else place(state, shardings)
 

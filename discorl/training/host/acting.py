@@ -118,14 +118,14 @@ class HostActor:
         transitions, episodes, self._running = buffer.finish(self._running)
         self._recurrent_state, self._age, self._page = recurrent_state, age[-1], page
         # The device may still read these arrays, so they are not written to again.
-        arrays = {"action": action, "behaviour_logits": logits, **vars(transitions)}
+        arrays = {"action": action, "behaviour_logits": logits, **transitions}
         sent, ages, action_mask = self._programs.send((arrays, age, masks))
         seen = jax.device_put(page)
         observation = seen if size == 1 else Frames(seen, ages)
         trajectory = Trajectory(
             observation=observation, recurrent_state=start, action_mask=action_mask, **sent
         )
-        return Rollout(trajectory, episodes, int((~transitions.filler).sum()))
+        return Rollout(trajectory, episodes, int((~transitions["filler"]).sum()))
 
     def _turn_page(self) -> PyTree:
         """A new page that starts with the last frames of the old one."""
@@ -153,14 +153,12 @@ class HostActor:
             return self._vector.render_end() if end else self._vector.render()
 
     def close(self) -> None:
-        """Closes the environments."""
         vector, self._vector = self._vector, None
         if vector is not None:
             vector.close()
 
     @property
     def timeout(self) -> float:
-        """Seconds after which the environments count as hung."""
         return self._environment.timeout
 
     def hung(self) -> EnvironmentFailure | None:

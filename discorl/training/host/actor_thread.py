@@ -27,7 +27,6 @@ class ActorThread:
         self._thread.start()
 
     def ask(self, params: Params, key: Key) -> None:
-        """Requests a rollout."""
         self._requests.put((params, key))
 
     def wait_for_start(self) -> None:

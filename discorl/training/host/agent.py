@@ -70,5 +70,4 @@ class HostAgent:
         return buffer, learner, key, metrics
 
     def actor(self, seed: int) -> HostActor:
-        """An actor for training, in environments of the given seed."""
         return HostActor(self.programs, seed)

@@ -132,7 +132,6 @@ class CompiledPrograms:
         self._act: Callable[..., tuple[Array, PyTree]] | None = None
 
     def act(self, params: Params) -> Callable[..., tuple[Array, PyTree]]:
-        """`ActingPrograms.act`, compiled for parameters like these."""
         with self._lock:
             if self._act is None:
                 programs = self.programs

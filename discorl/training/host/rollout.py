@@ -55,16 +55,6 @@ class RunningEpisodes:
         return [Episode(index, total, length, NO_METRICS) for index, (total, length) in rows]
 
 
-@dataclasses.dataclass(frozen=True)
-class Transitions:
-    """Arrays of a rollout as in `discorl.types.Trajectory`, [T, E] each."""
-
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    filler: np.ndarray
-
-
 class RolloutBuffer:
     """Results of `T` steps of `E` environments."""
 
@@ -94,10 +84,13 @@ class RolloutBuffer:
             ("returned a new episode instead of the last observation of a truncated one", shown),
         ]
 
-    def finish(self, before: RunningEpisodes) -> tuple[Transitions, list[Episode], RunningEpisodes]:
+    def finish(
+        self, before: RunningEpisodes
+    ) -> tuple[dict[str, np.ndarray], list[Episode], RunningEpisodes]:
         """The transitions, the finished episodes in order, and the episodes still running.
 
-        `before` are the episodes that were running when the rollout began.
+        Transitions are fields of `discorl.types.Trajectory`, [T, E] each. `before` are the episodes
+        that were running when the rollout began.
         """
         over = self._terminated | self._truncated
         follows = over & ~self.first  # a filler follows, unless this step is one
@@ -106,21 +99,21 @@ class RolloutBuffer:
         for t, row in enumerate(follows):
             np.greater(row, filler[t], out=filler[t + 1])
         real = ~filler[:-1]
-        transitions = Transitions(
-            reward=self._reward * real,
-            terminated=self._terminated & real,
-            truncated=filler[1:],
-            filler=filler[:-1],
-        )
+        transitions = {
+            "reward": self._reward * real,
+            "terminated": self._terminated & real,
+            "truncated": filler[1:],
+            "filler": filler[:-1],
+        }
         episodes, total, length = self._episodes(transitions, over & real, before)
         return transitions, episodes, RunningEpisodes(filler[-1], total, length)
 
     def _episodes(
-        self, transitions: Transitions, ended: np.ndarray, before: RunningEpisodes
+        self, transitions: dict[str, np.ndarray], ended: np.ndarray, before: RunningEpisodes
     ) -> tuple[list[Episode], np.ndarray, np.ndarray]:
         """Finished episodes, and returns [E] and lengths [E] of the running ones."""
-        totals = before.total + np.cumsum(transitions.reward, axis=0, dtype=float)
-        lengths = before.length + np.cumsum(~transitions.filler, axis=0)
+        totals = before.total + np.cumsum(transitions["reward"], axis=0, dtype=float)
+        lengths = before.length + np.cumsum(~transitions["filler"], axis=0)
         # Cumulative sums at the end of each environment's latest episode.
         total, length = [0.0] * len(before.total), [0] * len(before.length)
         episodes = []
