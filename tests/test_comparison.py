@@ -285,6 +285,10 @@ def test_reports_of_runs(tiny, capsys, tmp_path):
     values = metrics["policy/entropy"][last]
     shown = (line["y"][-1], line["low"][-1], line["high"][-1])
     assert shown == pytest.approx((values.mean(), values.min(), values.max()), rel=1e-5)
+    assert "seeds" not in line  # single seeds are drawn only in the chart of returns
+    line = charts[RETURN]["lines"][0]
+    assert np.shape(line["seeds"]) == (len(values), len(line["x"]))
+    assert np.mean([seed[-1] for seed in line["seeds"]]) == pytest.approx(line["y"][-1], rel=1e-5)
     assert "data:image/gif;base64,R0lGODlh" in text
     # A comparison has a page of its own, and stands for itself.
     for arguments, status in (([results.path], 0), ([results.path, runs[0]], 2), ([tmp_path], 2)):

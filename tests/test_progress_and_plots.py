@@ -15,7 +15,7 @@ from PIL import Image
 from discorl import cli
 from discorl.runs import curves, palette
 from discorl.runs.metrics import RETURN, STEP, by_seed
-from discorl.runs.progress import Progress, Waiting, doing, nothing_drawn
+from discorl.runs.progress import Progress, Waiting, _displays, doing, nothing_drawn
 
 
 class Terminal:
@@ -207,20 +207,57 @@ class Log(io.StringIO):
 
 def test_a_log_has_a_line_for_each_tenth():
     lines = Log().write_progress(1000, 10, 10)  # a tenth takes 100 s
-    assert len(lines) == 10
-    assert lines[0] == "updates 100/1,000 10%  1:40  ETA 15:00  1.00 updates/s  return 0.500"
-    assert [line.split()[2] for line in lines] == [f"{10 * i}%" for i in range(1, 11)]
+    assert lines[0] == "updates 30/1,000 3%  0:30  ETA 16:10  1.00 updates/s  return 0.500"
+    assert [line.split()[2] for line in lines[1:]] == [f"{10 * i}%" for i in range(1, 11)]
 
 
 def test_a_log_has_at_most_a_line_a_minute():
-    assert Log().write_progress(1000, 10, 0.3) == []  # 30 s in all
+    assert Log().write_progress(1000, 10, 0.2) == []  # 20 s in all
     lines = Log().write_progress(1000, 10, 3)  # 5 minutes
-    assert [line.split()[2] for line in lines] == ["20%", "40%", "60%", "80%", "100%"]
+    assert [line.split()[2] for line in lines] == ["10%", "30%", "50%", "70%", "90%"]
 
 
-def test_a_log_is_not_silent_for_more_than_ten_minutes():
-    lines = Log().write_progress(1000, 1, 36)  # 10 hours
-    assert len(lines) == 60  # in each hour five after ten minutes, and one for the tenth
+def test_a_log_is_not_silent_for_more_than_five_minutes():
+    lines = Log().write_progress(1000, 1, 30)  # 8 hours and 20 minutes
+    assert [line.split()[3] for line in lines[:3]] == ["0:30", "5:30", "10:30"]
+    assert len(lines) >= 100
+
+
+def test_a_log_has_lines_while_nothing_is_done_yet():
+    log = Log()
+    with (
+        Waiting("discorl inspect", stream=log, clock=lambda: log.now) as waiting,
+        Progress(10, stream=log, clock=lambda: log.now),
+    ):
+        for _ in range(100):
+            log.now += 15
+            assert waiting._live is None  # while a bar is inside it
+            _displays[-1]._live.refresh()
+    assert log.getvalue().splitlines() == [
+        f"updates 0/10 0%  {time}  compiling"
+        for time in ("0:30", "5:30", "10:30", "15:30", "20:30")
+    ]
+
+
+def test_a_thread_writes_to_the_log():
+    log = Log()
+    with Waiting("discorl verify", stream=log, clock=lambda: log.now):
+        log.now += 31
+        deadline = time.monotonic() + 30
+        while not log.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert log.getvalue() == "discorl verify: working  0:31\n"
+
+
+def test_agents_may_train_side_by_side():
+    log = Log()
+    first, second = Progress(10, stream=log), Progress(10, stream=log)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    assert _displays == [second]
+    second.__exit__()
+    assert _displays == []
 
 
 def columns(num_updates, num_seeds=1):

@@ -1,7 +1,7 @@
 """The content of charts, which a script on the page or matplotlib draws."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -24,6 +24,7 @@ class Line:
     y: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
+    seeds: np.ndarray | None = None  # [S, N]; thin lines, which only the page draws
     label: str | None = None  # by default that of the series
     style: int | None = None  # number of colour, dashes and marker; by default the series
 
@@ -181,6 +182,8 @@ def _series(results: Results, rule: str) -> int:
     return [entry.label for entry in results.config.rules].index(rule)
 
 
-def _numbers(values: Sequence[float] | np.ndarray) -> list[float | None]:
+def _numbers(values: np.ndarray) -> list[Any]:
     """Rounds to six digits, more than a picture shows; None for what is not finite."""
+    if values.ndim > 1:
+        return [_numbers(row) for row in values]
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]

@@ -36,6 +36,7 @@ Columns = Mapping[str, np.ndarray]
 
 DISCOVERY = "discover"  # the kind of such runs
 POINTS = 150  # of a line; more cannot be seen
+SEEDS = 10  # that are drawn one by one; more would hide each other
 _NOT_DRAWN = (*PLACES, EPISODES, "life/steps", "life/budget")
 
 
@@ -171,7 +172,10 @@ def _line(series: int, columns: Columns, along: str, name: str) -> Line:
     """One column over time, thinned out: means over seeds, with the band around them."""
     x, means = thinned(columns, along, name, POINTS)
     mean, low, high = band(means)
-    return Line(series, x, mean) if len(means) == 1 else Line(series, x, mean, low, high)
+    if len(means) == 1:
+        return Line(series, x, mean)
+    singly = name == RETURN and "seed" in columns and len(means) <= SEEDS
+    return Line(series, x, mean, low, high, seeds=means if singly else None)
 
 
 # --- tables ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import abc
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -21,49 +22,101 @@ _REFRESHES_PER_SECOND = 4
 _QUICK_SECONDS = 1.0  # a command that takes longer shows what it is doing
 _WINDOW_SECONDS = 30.0  # over which the rate is averaged
 _BAR = (8, 40)  # least and most columns
-# Without a terminal: bounds of the time between two lines, which mark each tenth.
-_LEAST_SECONDS, _MOST_SECONDS = 60.0, 600.0
+# Without a terminal: seconds until the first line, and least and most seconds between two lines.
+_FIRST_SECONDS, _LEAST_SECONDS, _MOST_SECONDS = 30.0, 60.0, 300.0
 
-_displays: list["_Display"] = []  # on the terminal, outermost first
+_displays: list["_Display"] = []  # outermost first
+_changing = threading.RLock()  # threads may train agents side by side
+
+
+class _Log:
+    """Stands in for `Live` where there is no terminal: calls a function once per second.
+
+    A thread does this, because compilation can keep the main thread busy for minutes.
+    """
+
+    transient = True
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self, refresh: bool = False) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def refresh(self) -> None:
+        self._tell()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the reader has gone; the stream is closed
+            while not self._stopped.wait(1.0):
+                self._tell()
 
 
 class _Display(abc.ABC):
-    """A line at the bottom of a terminal, redrawn several times per second."""
+    """A line at the bottom of a terminal, redrawn several times per second.
+
+    Without a terminal, as in a log file, it is a plain line every few minutes.
+    """
 
     def __init__(self, stream: TextIO | None, clock: Callable[[], float]) -> None:
         self._given = stream
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._start = clock()
-        self._live: Live | None = None
+        self._live: Live | _Log | None = None
+        self._telling = threading.Lock()
+        self._told_at: float | None = None  # when this display or one inside it last wrote a line
+        self._told = 0  # how far the work was then
 
     @abc.abstractmethod
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The current line."""
 
+    @abc.abstractmethod
+    def _line(self, now: float) -> str:
+        """The current line without a bar."""
+
+    def _how_far(self) -> int:
+        """Rises when a log gets another line."""
+        return 0
+
     def _begin(self, transient: bool) -> None:
         """Draws this display instead of the enclosing one."""
-        if _displays:
-            _displays[-1]._pause()
-        if self._given is None:
-            self._stream = sys.stderr  # restored when the enclosing display was paused
-        _displays.append(self)
-        self._transient = transient
-        self._draw()
+        with _changing:
+            if _displays:
+                _displays[-1]._pause()
+            if self._given is None:
+                self._stream = sys.stderr  # restored when the enclosing display was paused
+            _displays.append(self)
+            self._transient = transient
+            self._draw()
 
     def _end(self) -> None:
-        self._pause(self._transient)
-        _displays.remove(self)
-        if _displays:
-            _displays[-1]._draw()
+        with _changing:
+            self._pause(self._transient)
+            _displays.remove(self)
+            if _displays:
+                _displays[-1]._draw()
 
     def _pause(self, transient: bool = True) -> None:
-        assert self._live is not None
-        self._live.transient = transient
-        self._live.stop()
-        self._live = None
+        if self._live is not None:
+            self._live.transient = transient
+            self._live.stop()
+            self._live = None
 
     def _draw(self) -> None:
+        if self._live is not None:
+            return
+        if not self._stream.isatty():
+            self._live = _Log(self._tell_if_due)
+            self._live.start()
+            return
         console = Console(file=self._stream)
         self._live = Live(
             get_renderable=lambda: self._fitted(console),
@@ -80,11 +133,27 @@ class _Display(abc.ABC):
             console.width = os.get_terminal_size(self._stream.fileno()).columns or 80
         return self
 
+    def _tell_if_due(self) -> None:
+        """Writes a line to a log if the last one is long enough ago."""
+        with self._telling:
+            now, told_at = self._clock(), _displays[0]._told_at
+            if told_at is None:
+                due = now - self._start >= _FIRST_SECONDS
+            else:
+                moved = self._how_far() > self._told
+                due = now - told_at >= (_LEAST_SECONDS if moved else _MOST_SECONDS)
+            if due:
+                self._tell(now)
+
+    def _tell(self, now: float) -> None:
+        print(self._line(now), file=self._stream, flush=True)
+        _displays[0]._told_at, self._told = now, self._how_far()
+
 
 class Waiting(_Display):
     """A line such as `discorl verify: small.npz in float64  0:12`, while nothing else is drawn.
 
-    It appears only on a terminal, and only if the command is not quick.
+    It appears only if the command is not quick.
     """
 
     def __init__(
@@ -99,18 +168,19 @@ class Waiting(_Display):
         self.doing = "working"
 
     def __enter__(self) -> Self:
-        if self._stream.isatty():
-            self._begin(transient=True)
+        self._begin(transient=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self in _displays:
-            self._end()
+        self._end()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        seconds = self._clock() - self._start
-        line = f"{self._what}: {self.doing}  {_duration(seconds)}"
-        yield Segment("" if seconds < _QUICK_SECONDS else line[: options.max_width - 1])
+        now = self._clock()
+        quick = now - self._start < _QUICK_SECONDS
+        yield Segment("" if quick else self._line(now)[: options.max_width - 1])
+
+    def _line(self, now: float) -> str:
+        return f"{self._what}: {self.doing}  {_duration(now - self._start)}"
 
 
 def doing(what: str) -> None:
@@ -136,8 +206,8 @@ def nothing_drawn() -> Iterator[None]:
 class Progress(_Display):
     """A bar such as `updates ━━━━━━ 350/1000 35%  0:28  ETA 0:53  12.3 updates/s  return 0.420`.
 
-    It stays on the screen at the end. Without a terminal, as in a log file, it prints a plain line
-    for every tenth of the work, at most one per minute and at least one every ten minutes.
+    It stays on the screen at the end. A log has the first line after 30 seconds, then one for every
+    tenth of the work, at most one per minute and at least one every five minutes.
 
         with Progress(1000) as progress:
             for update in range(1000):
@@ -158,8 +228,6 @@ class Progress(_Display):
         self._unit = unit
         self._done = 0
         self._values: dict[str, float] = {}
-        self._told_at = self._start
-        self._told = 0  # tenths
         self._worked = 0.0, self._start  # seconds of work, and the time of that report
         # (seconds, done) of the latest updates. Time before the first one, mostly compilation, does
         # not count for the rate.
@@ -180,23 +248,19 @@ class Progress(_Display):
         # At least two samples remain, so that slow updates have a rate.
         while len(self._samples) > 2 and now - self._samples[0][0] > _WINDOW_SECONDS:
             self._samples.popleft()
-        if self not in _displays:
-            waited, tenths = now - self._told_at, self._tenths()
-            if waited >= _MOST_SECONDS or (waited >= _LEAST_SECONDS and tenths > self._told):
-                self._tell(now)
+        if isinstance(self._live, _Log):
+            self._tell_if_due()
 
     def __enter__(self) -> Self:
-        self._start = self._told_at = self._clock()
+        self._start = self._clock()
         self._worked = 0.0, self._start
-        if self._stream.isatty() and self._total:
+        if self._total:
             self._begin(transient=False)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self in _displays:
             self._end()
-        elif self._samples and self._clock() - self._told_at >= _LEAST_SECONDS:
-            self._tell(self._clock())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width - 1  # the last column makes some terminals wrap
@@ -209,12 +273,11 @@ class Progress(_Display):
             yield Segment(" ")
         yield Segment(numbers)
 
-    def _tell(self, now: float) -> None:
-        print(f"{self._unit} {self._numbers(now)}", file=self._stream, flush=True)
-        self._told_at, self._told = now, self._tenths()
+    def _line(self, now: float) -> str:
+        return f"{self._unit} {self._numbers(now)}"
 
-    def _tenths(self) -> int:
-        return 10 * self._done // self._total if self._total else 10
+    def _how_far(self) -> int:
+        return 10 * self._done // self._total
 
     def _numbers(self, now: float, width: int = 1000) -> str:
         """The numbers in at most `width` characters; values are dropped first to make room."""

@@ -100,10 +100,16 @@
       const down = known.map((i) => px(line.x[i]) + " " + py(line.low[i])).reverse();
       if (known.length) node("path", { d: "M" + up.concat(down).join("L") + "z", style: "fill:" + colour(look(line)), class: "band" }, svg);
     }
+    const path = (line, values) => {
+      const known = line.x.map((_, i) => i).filter((i) => values[i] !== null);
+      return known.length ? "M" + known.map((i) => px(line.x[i]) + " " + py(values[i])).join("L") : "";
+    };
+    for (const line of lines)
+      for (const seed of line.seeds || []) node("path", { d: path(line, seed), class: "seed", style: "stroke:" + colour(look(line)) }, svg);
     for (const line of lines) {
       const known = line.x.map((_, i) => i).filter((i) => line.y[i] !== null);
       if (!known.length) continue;
-      node("path", { d: "M" + known.map((i) => px(line.x[i]) + " " + py(line.y[i])).join("L"), class: "line", "data-series": line.series,
+      node("path", { d: path(line, line.y), class: "line", "data-series": line.series,
         style: "stroke:" + colour(look(line)), "stroke-dasharray": dashes(look(line)) }, svg);
       const every = Math.max(1, Math.round(known.length / 6)), offset = Math.floor((every * (look(line) % 3)) / 3);
       known.forEach((i, k) => { if (k % every === offset) marker(svg, look(line), px(line.x[i]), py(line.y[i])); });
@@ -140,7 +146,7 @@
       cross.setAttribute("x1", place); cross.setAttribute("x2", place); cross.setAttribute("visibility", "visible");
       const room = width - tip.offsetWidth;
       tip.style.left = Math.max(0, Math.min(room, place > width / 2 ? place - tip.offsetWidth - 12 : place + 12)) + "px";
-      tip.style.top = svg.offsetTop + 8 + "px";
+      tip.style.top = below(figure, svg) + 8 + "px";
     }
     function hide() { tipOf(figure).hidden = true; cross.setAttribute("visibility", "hidden"); at = -1; }
     function nearest(event) {
@@ -195,10 +201,10 @@
         node("rect", { x: left, width: panel, y: y + 13 - row, height: row, fill: "transparent" }, group);
         group.onpointerenter = group.onpointerdown = () => {
           const tip = tipOf(figure);
-          tip.textContent = r.label + " " + r.value.toFixed(3) + " [" + r.low.toFixed(3) + ", " + r.high.toFixed(3) + "]";
+          tip.textContent = r.label + ": " + r.value.toFixed(3) + " [" + r.low.toFixed(3) + ", " + r.high.toFixed(3) + "]";
           tip.hidden = false;
           tip.style.left = Math.max(0, Math.min(width - tip.offsetWidth, px(r.value) - tip.offsetWidth / 2)) + "px";
-          tip.style.top = svg.offsetTop + y + 13 + "px";
+          tip.style.top = below(figure, svg) + y + 13 + "px";
         };
         group.onpointerleave = () => { tipOf(figure).hidden = true; };
       });
@@ -232,6 +238,8 @@
     const old = figure.querySelector(":scope > svg");
     if (old) old.replaceWith(svg); else figure.insertBefore(svg, figure.querySelector("figcaption"));
   }
+  // How far a chart is below the top of its figure; SVG has no offsetTop.
+  const below = (figure, svg) => svg.getBoundingClientRect().top - figure.getBoundingClientRect().top;
   function tipOf(figure) {
     let tip = figure.querySelector(".tip");
     if (!tip) { tip = document.createElement("div"); tip.className = "tip"; tip.hidden = true; figure.append(tip); }
