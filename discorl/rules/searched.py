@@ -1,0 +1,80 @@
+"""Settings of each rule for single presets, found by search; see `Rule.recipes`.
+
+`benchmarks/recipe_search.py` made those for `minatar`; docs/records has what was tried.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+Recipes = Mapping[str, Mapping[str, Any]]
+
+# The rate for `small`, which has few steps and a small network, is the best of three overall.
+POLICY_AND_VALUE: Recipes = {
+    "small": {"learning_rate": 3e-3},
+    "minatar": {"learning_rate": 1.7e-3},
+}
+
+PPO: Recipes = {
+    "small": {"learning_rate": 3e-3},
+    "minatar": {
+        "num_envs": 64,
+        "batch": 64,
+        "learning_rate": 2.3e-3,
+        "rule": {"entropy_cost": 0.01, "epochs": 8},
+    },
+    # OpenAI's baselines clip at 0.1. Here the policy that acts is an update old, so ratios
+    # start away from 1 and need more room.
+    "atari_small": {
+        "num_envs": 8,
+        "batch": 8,
+        "unroll": 128,
+        "learning_rate": 5e-4,
+        "discount": 0.99,
+        "rule": {"entropy_cost": 0.01},
+    },
+}
+
+MUESLI: Recipes = {
+    "small": {"learning_rate": 3e-3},
+    "minatar": {
+        "learning_rate": 3.3e-3,
+        "num_envs": 8,
+        "batch": 32,
+        "replay_fraction": 0.75,
+        "discount": 0.99,
+        "reward_scale": 10.0,
+    },
+}
+
+Q_LAMBDA: Recipes = {
+    "small": {"learning_rate": 3e-3},
+    "minatar": {
+        "learning_rate": 6.2e-3,
+        "num_envs": 8,
+        "batch": 32,
+        "replay_fraction": 0.75,
+        "discount": 0.95,
+        "reward_scale": 3.0,
+        "rule": {"epsilon": 0.02},
+    },
+}
+
+LEAN: Recipes = {
+    "minatar": {
+        "learning_rate": 9.7e-3,
+        "num_envs": 8,
+        "batch": 32,
+        "replay_fraction": 0.75,
+        "discount": 0.99,
+        "reward_scale": 3.0,
+    },
+}
+
+DISCO: Recipes = {
+    "minatar": {
+        "learning_rate": 1e-2,
+        "num_envs": 16,
+        "batch": 32,
+        "replay_fraction": 0.5,
+    },
+}
