@@ -1,6 +1,7 @@
 """Settings of each rule for single presets, found by search; see `Rule.recipes`.
 
-`benchmarks/recipe_search.py` made those for `minatar`; docs/records has what was tried.
+`benchmarks/recipe_search.py` made those for `classic`, `minatar` and `minigrid`, except Disco103's;
+docs/records has what was tried.
 """
 
 from collections.abc import Mapping
@@ -11,11 +12,28 @@ Recipes = Mapping[str, Mapping[str, Any]]
 # The rate for `small`, which has few steps and a small network, is the best of three overall.
 POLICY_AND_VALUE: Recipes = {
     "small": {"learning_rate": 3e-3},
+    "classic": {
+        "learning_rate": 3.7e-3,
+        "num_envs": 32,
+        "batch": 32,
+        "unroll": 28,
+        "discount": 0.97,
+        "reward_scale": 0.1,
+        "rule": {"entropy_cost": 0.003},
+    },
     "minatar": {"learning_rate": 1.7e-3},
 }
 
 PPO: Recipes = {
     "small": {"learning_rate": 3e-3},
+    "classic": {
+        "learning_rate": 2.3e-3,
+        "num_envs": 64,
+        "batch": 64,
+        "discount": 0.997,
+        "reward_scale": 0.1,
+        "rule": {"entropy_cost": 0.01, "epochs": 8},
+    },
     "minatar": {
         "num_envs": 64,
         "batch": 64,
@@ -36,6 +54,7 @@ PPO: Recipes = {
 
 MUESLI: Recipes = {
     "small": {"learning_rate": 3e-3},
+    "classic": {"learning_rate": 3.3e-3, "discount": 0.99, "reward_scale": 1.0},
     "minatar": {
         "learning_rate": 3.3e-3,
         "num_envs": 8,
@@ -48,6 +67,7 @@ MUESLI: Recipes = {
 
 Q_LAMBDA: Recipes = {
     "small": {"learning_rate": 3e-3},
+    "classic": {"learning_rate": 8.9e-3},
     "minatar": {
         "learning_rate": 6.2e-3,
         "num_envs": 8,
@@ -60,6 +80,7 @@ Q_LAMBDA: Recipes = {
 }
 
 LEAN: Recipes = {
+    "classic": {"learning_rate": 3.4e-3},
     "minatar": {
         "learning_rate": 9.7e-3,
         "num_envs": 8,
@@ -71,6 +92,7 @@ LEAN: Recipes = {
 }
 
 DISCO: Recipes = {
+    "classic": {"learning_rate": 1e-2},
     "minatar": {
         "learning_rate": 1e-2,
         "num_envs": 16,
