@@ -22,6 +22,15 @@ POLICY_AND_VALUE: Recipes = {
         "rule": {"entropy_cost": 0.003},
     },
     "minatar": {"learning_rate": 1.7e-3},
+    "minigrid": {
+        "learning_rate": 3.7e-3,
+        "num_envs": 32,
+        "batch": 32,
+        "unroll": 28,
+        "discount": 0.95,
+        "reward_scale": 3.0,
+        "rule": {"entropy_cost": 0.003},
+    },
 }
 
 PPO: Recipes = {
@@ -50,6 +59,13 @@ PPO: Recipes = {
         "discount": 0.99,
         "rule": {"entropy_cost": 0.01},
     },
+    "minigrid": {
+        "learning_rate": 2.6e-4,
+        "num_envs": 64,
+        "batch": 64,
+        "reward_scale": 3.0,
+        "rule": {"entropy_cost": 0.01, "epochs": 8},
+    },
 }
 
 MUESLI: Recipes = {
@@ -62,6 +78,14 @@ MUESLI: Recipes = {
         "replay_fraction": 0.75,
         "discount": 0.99,
         "reward_scale": 10.0,
+    },
+    "minigrid": {
+        "learning_rate": 3.3e-3,
+        "num_envs": 8,
+        "batch": 32,
+        "replay_fraction": 0.75,
+        "discount": 0.99,
+        "reward_scale": 30.0,
     },
 }
 
@@ -89,6 +113,13 @@ LEAN: Recipes = {
         "discount": 0.99,
         "reward_scale": 3.0,
     },
+    "minigrid": {
+        "learning_rate": 2.5e-3,
+        "num_envs": 16,
+        "batch": 64,
+        "replay_fraction": 0.75,
+        "reward_scale": 3.0,
+    },
 }
 
 DISCO: Recipes = {
@@ -99,4 +130,5 @@ DISCO: Recipes = {
         "batch": 32,
         "replay_fraction": 0.5,
     },
+    "minigrid": {"learning_rate": 3e-3, "reward_scale": 100.0},
 }
