@@ -1,19 +1,21 @@
 """Recipes for a kind of task: equally many random settings of every rule, on seeds set apart.
 
-    python benchmarks/recipe_search.py --out runs/recipes
+    python benchmarks/recipe_search.py --kind minatar --out runs/recipes
 
 Each rule gets eight settings. Two keep the rule's own recipe and differ in the learning rate; the
 others draw their data, discount, reward scale and, where the rule has them, epochs, entropy bonus
 or epsilon. What changes a program is drawn for three settings at once, since compiling takes about
-as long as training; learning rates are drawn for each. All train in one environment with the
-network of its preset.
+as long as training; learning rates are drawn for each. All train in the environments of their kind,
+one or two, with the network of its preset, and are ranked by their mean score.
 
 The search is a comparison. The same command continues one that was stopped, and `discorl report
-OUT` shows it. OUT/recipes.json has every setting with its mean return, the best of each rule first,
-and OUT/recipes.toml the best ones for a comparison: `discorl compare --suite OUT/recipes.toml`.
+OUT` shows it. OUT/recipes.json has every setting with its score and returns, the best of each rule
+first, and OUT/recipes.toml the best ones for a comparison: `discorl compare --suite
+OUT/recipes.toml`.
 """
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +38,45 @@ ROLLOUTS = ((8, 14), (16, 14), (16, 28), (32, 28), (64, 28))
 REPLAYED = ((16, 28, 64), (8, 28, 32), (8, 28, 64), (4, 28, 32))
 
 
-def draw(rule: str, number: int) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of task: where to search, and what depends on its rewards."""
+
+    envs: tuple[str, ...]
+    steps: int
+    discounts: tuple[float, float, float]
+    reward_scales: tuple[float, float, float]
+    disco_scales: tuple[float, float, float]  # Disco rules learn poorly from small rewards
+
+
+KINDS = {
+    "minatar": Kind(
+        envs=("gymnax:Breakout-MinAtar",),
+        steps=150_000,
+        discounts=(0.95, 0.99, 0.997),
+        reward_scales=(1.0, 3.0, 10.0),
+        disco_scales=(1.0, 3.0, 10.0),
+    ),
+    # Rewards of 1 or -1 at each of up to 500 steps.
+    "classic": Kind(
+        envs=("gymnax:CartPole-v1", "gymnax:Acrobot-v1"),
+        steps=100_000,
+        discounts=(0.97, 0.99, 0.997),
+        reward_scales=(0.1, 0.3, 1.0),
+        disco_scales=(1.0, 3.0, 10.0),
+    ),
+    # A single reward of at most 1, at the end.
+    "minigrid": Kind(
+        envs=("minigrid:DoorKey-5x5",),
+        steps=200_000,
+        discounts=(0.95, 0.99, 0.997),
+        reward_scales=(3.0, 10.0, 30.0),
+        disco_scales=(30.0, 100.0, 300.0),
+    ),
+}
+
+
+def draw(rule: str, number: int, kind: Kind = KINDS["minatar"]) -> dict[str, Any]:
     """A random setting of a rule, as an entry of a comparison.
 
     Draws are stratified: learning rates of a group lie in different parts of the range, and the
@@ -54,7 +94,8 @@ def draw(rule: str, number: int) -> dict[str, Any]:
     def pick(values: Sequence[Any]) -> Any:
         return values[generator.permutation(len(values))[group]]
 
-    settings |= {"discount": pick([0.95, 0.99, 0.997]), "reward_scale": pick([1.0, 3.0, 10.0])}
+    scales = kind.disco_scales if rule.startswith("disco") else kind.reward_scales
+    settings |= {"discount": pick(kind.discounts), "reward_scale": pick(scales)}
     if rule in FRESH:
         num_envs, unroll = pick(ROLLOUTS)
         settings |= {"num_envs": num_envs, "unroll": unroll, "batch": num_envs}
@@ -68,20 +109,25 @@ def draw(rule: str, number: int) -> dict[str, Any]:
     return {"rule": text, "label": f"{rule} {number}", "settings": settings}
 
 
-def ranking(results: Results, rules: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
-    """The settings of each rule with their mean returns, the best first."""
-    found: dict[str, list[dict[str, Any]]] = {rule: [] for rule in rules}
+def ranking(results: Results, rules: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """The settings of each rule with their scores and returns, the best first."""
+    returns: dict[RuleEntry, dict[str, float | None]] = {}
     for cell, record in results.final.items():
         if record is not None:
-            returns = record.get("returns")  # none of a setting that failed
-            mean = None if returns is None else float(np.mean(returns))
-            entry = {"rule": cell.rule.rule, **cell.rule.settings, "return": mean}
-            found[cell.rule.label.split()[0]].append(entry)
+            found = record.get("returns")  # none of a setting that failed
+            mean = None if found is None else float(np.mean(found))
+            returns.setdefault(cell.rule, {})[cell.environment.label] = mean
+    rows: dict[str, list[dict[str, Any]]] = {rule: [] for rule in rules}
+    for entry, means in returns.items():
+        scores = [None if x is None else results.scales[env].score(x) for env, x in means.items()]
+        score = None if None in scores else float(np.mean(scores))
+        row = {"rule": entry.rule, **entry.settings, "score": score, "returns": means}
+        rows[entry.label.split()[0]].append(row)
 
     def rank(row: Mapping[str, Any]) -> float:
-        return np.inf if row["return"] is None else -row["return"]
+        return np.inf if row["score"] is None else -row["score"]
 
-    return {rule: sorted(rows, key=rank) for rule, rows in found.items()}
+    return {rule: sorted(tried, key=rank) for rule, tried in rows.items()}
 
 
 def suite(rows: Mapping[str, list[dict[str, Any]]], extends: str) -> str:
@@ -93,9 +139,9 @@ def suite(rows: Mapping[str, list[dict[str, Any]]], extends: str) -> str:
     seeds = {entry.label: entry.seeds for entry in entries if entry.seeds is not None}
     lines = [f"extends = {json.dumps(extends)}", "rules = ["]
     for label, tried in rows.items():
-        if tried[0]["return"] is None:
+        if not tried or tried[0]["score"] is None:
             continue
-        best = {name: value for name, value in tried[0].items() if name != "return"}
+        best = {name: x for name, x in tried[0].items() if name not in ("score", "returns")}
         entry = {"rule": best.pop("rule"), "label": label}
         rates = {"learning_rates": [best.pop("learning_rate")]}
         fewer = {"seeds": seeds[label]} if label in seeds else {}
@@ -105,12 +151,12 @@ def suite(rows: Mapping[str, list[dict[str, Any]]], extends: str) -> str:
     return "\n".join([*lines, "]", ""])
 
 
-def configure(rules: Sequence[str], env: str, steps: int) -> ComparisonConfig:
+def configure(rules: Sequence[str], kind: Kind) -> ComparisonConfig:
     """The search as a comparison."""
     return discorl.configure_comparison(
-        rules=[draw(rule, n) for rule in rules for n in range(SETTINGS)],
-        environments=[env],
-        steps=steps,
+        rules=[draw(rule, n, kind) for rule in rules for n in range(SETTINGS)],
+        environments=list(kind.envs),
+        steps=kind.steps,
         seeds=1,
         seed=FIRST_SEED,
         sweep_seed=FIRST_SEED + 1,
@@ -134,21 +180,25 @@ def search(config: ComparisonConfig, folder: Path) -> Results:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rules", nargs="+", default=RULES)
-    parser.add_argument("--env", default="gymnax:Breakout-MinAtar")
-    parser.add_argument("--suite", default="minatar", help="suite that recipes.toml extends")
-    parser.add_argument("--steps", type=int, default=150_000)
+    parser.add_argument("--kind", choices=KINDS, default="minatar")
+    parser.add_argument("--envs", nargs="+", help="by default those of the kind")
+    parser.add_argument("--steps", type=int, help="by default those of the kind")
+    parser.add_argument("--suite", help="suite that recipes.toml extends, by default the kind's")
     parser.add_argument("--out", default="runs/recipes")
     arguments = parser.parse_args()
-    folder = Path(arguments.out)
+    folder, kind = Path(arguments.out), KINDS[arguments.kind]
+    kind = dataclasses.replace(
+        kind, envs=tuple(arguments.envs or kind.envs), steps=arguments.steps or kind.steps
+    )
     try:
-        results = search(configure(arguments.rules, arguments.env, arguments.steps), folder)
+        results = search(configure(arguments.rules, kind), folder)
     except discorl.UserError as error:
         parser.error(str(error))
-    rows = ranking(results, tuple(arguments.rules))
+    rows = ranking(results, arguments.rules)
     (folder / "recipes.json").write_text(json.dumps(rows, indent=1))
-    (folder / "recipes.toml").write_text(suite(rows, arguments.suite))
+    (folder / "recipes.toml").write_text(suite(rows, arguments.suite or arguments.kind))
     for rule, tried in rows.items():
-        print(rule, tried[0])
+        print(rule, *tried[:1])
 
 
 if __name__ == "__main__":

@@ -152,6 +152,8 @@ def test_a_run_records_the_suite_and_takes_its_preset():
         ("gymnax:Breakout-MinAtar", "minatar"),
         ("pgx:minatar-breakout,sticky=0", "minatar"),
         ("pgx:2048", "small"),
+        ("gymnax:Acrobot-v1", "classic"),
+        ("gymnax:Catch-bsuite", "small"),
         ("minigrid:Empty-5x5", "minigrid"),
     ],
 )

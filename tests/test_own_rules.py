@@ -146,6 +146,14 @@ def test_recipes_for_the_tasks_of_a_preset():
     assert discorl.configure("ppo", "catch").rule == "ppo"
 
 
+def test_environments_bring_the_searched_recipes():
+    for rule, rate in {"lean2": 3.4e-3, "ppo": 2.3e-3, "muesli": 3.3e-3}.items():
+        config = discorl.configure(rule, "gymnax:CartPole-v1")
+        assert (config.preset, config.agent.optimiser.learning_rate) == ("classic", rate)
+        assert config.agent.network.hidden == (64, 64)
+    assert discorl.configure("ppo", "gymnax:Acrobot-v1").rule == "ppo:entropy_cost=0.01,epochs=8"
+
+
 def test_settings_are_added_to_the_text_of_a_rule():
     for text, expected in {
         "ppo": "ppo:epochs=2",

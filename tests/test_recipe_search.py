@@ -1,5 +1,6 @@
 """The search for recipes: equally many settings for all rules, all of them valid."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -8,14 +9,17 @@ import recipe_search
 import discorl
 from discorl.comparison import configure_comparison, runner
 from discorl.comparison.results import final_cells
+from discorl.comparison.scales import Scale
 from discorl.training import configure
 
 INSTALLED = [rule for rule in recipe_search.RULES if rule != "disco103"]  # without a download
+CATCH = dataclasses.replace(recipe_search.KINDS["minatar"], envs=("catch",), steps=100)
 
 
-def test_every_rule_gets_as_many_settings_and_programs():
+@pytest.mark.parametrize("kind", recipe_search.KINDS.values(), ids=recipe_search.KINDS)
+def test_every_rule_gets_as_many_settings_and_programs(kind):
     for rule in recipe_search.RULES:
-        drawn = [recipe_search.draw(rule, i) for i in range(recipe_search.SETTINGS)]
+        drawn = [recipe_search.draw(rule, i, kind) for i in range(recipe_search.SETTINGS)]
         rates = [entry["settings"].pop("learning_rate") for entry in drawn]
         low, high = recipe_search.LEARNING_RATES
         assert all(low <= rate <= high for rate in rates)
@@ -29,14 +33,21 @@ def test_every_rule_gets_as_many_settings_and_programs():
         assert drawn[0]["settings"] == {}  # the rule's own recipe
 
 
-def test_the_settings_are_accepted_and_the_best_make_a_suite(tmp_path):
-    rows = {}
+@pytest.mark.parametrize("kind", recipe_search.KINDS.values(), ids=recipe_search.KINDS)
+def test_the_settings_of_a_kind_are_accepted(kind):
     for rule in INSTALLED:
         for i in range(recipe_search.SETTINGS):
-            entry = recipe_search.draw(rule, i)
-            configure(entry["rule"], "gymnax:Breakout-MinAtar", **entry["settings"])
-        rows[rule] = [{"rule": entry["rule"], **entry["settings"], "return": 1.0}]
-    rows["gone"] = [{"rule": "gone", "learning_rate": 1e-3, "return": None}]
+            entry = recipe_search.draw(rule, i, kind)
+            configure(entry["rule"], kind.envs[0], **entry["settings"])
+
+
+def test_the_best_settings_make_a_suite(tmp_path):
+    rows = {}
+    for rule in INSTALLED:
+        entry = recipe_search.draw(rule, recipe_search.SETTINGS - 1)
+        rows[rule] = [{"rule": entry["rule"], **entry["settings"], "score": 1.0, "returns": {}}]
+    rows["gone"] = [{"rule": "gone", "learning_rate": 1e-3, "score": None, "returns": {}}]
+    rows["absent"] = []
     file = tmp_path / "recipes.toml"
     file.write_text(recipe_search.suite(rows, "minatar"))
     config = configure_comparison(file)
@@ -50,28 +61,35 @@ def test_the_settings_are_accepted_and_the_best_make_a_suite(tmp_path):
 
 
 def test_disco103_has_the_seeds_of_the_suite():
-    rows = {"disco103": [{"rule": "disco103", "learning_rate": 1e-3, "return": 1.0}]}
+    rows = {"disco103": [{"rule": "disco103", "learning_rate": 1e-3, "score": 1.0}]}
     assert "seeds = 3," in recipe_search.suite(rows, "minatar")
     assert "seeds" not in recipe_search.suite(rows, "laptop")
 
 
 def test_the_best_setting_comes_first_and_a_failed_one_last():
     entries = [recipe_search.draw("ppo", i) for i in range(4)]
-    cells = final_cells(configure_comparison(rules=entries, environments=["catch"], seeds=1), {})
-    returns = ([], [1.0], [2.0, 4.0], [1.0])
-    records = [{"returns": found} if found else {"status": "failed"} for found in returns]
-    final = dict(zip(cells, records, strict=True))
-    tried = recipe_search.ranking(SimpleNamespace(final=final), ("ppo",))["ppo"]
-    assert [row["return"] for row in tried] == [3.0, 1.0, 1.0, None]
+    config = configure_comparison(rules=entries, environments=["catch", "chain"], seeds=1)
+    cells = list(final_cells(config, {}))
+    returns = {"catch": ([], [1.0], [2.0, 4.0], [1.0]), "chain": ([5.0], [9.0], [7.0], [5.0])}
+    final = {}
+    for cell in cells:
+        found = returns[cell.environment.label][int(cell.rule.label.split()[1])]
+        final[cell] = {"returns": found} if found else {"status": "failed"}
+    scales = {"catch": Scale(0, 1), "chain": Scale(5, 9)}
+    results = SimpleNamespace(final=final, scales=scales)
+    tried = recipe_search.ranking(results, ("ppo",))["ppo"]
+    assert [row["score"] for row in tried] == [1.75, 1.0, 0.5, None]
+    assert tried[0]["returns"] == {"catch": 3.0, "chain": 7.0}
     rates = [entry["settings"]["learning_rate"] for entry in entries]
     assert [row["learning_rate"] for row in tried] == [rates[i] for i in (2, 1, 3, 0)]
 
 
 def test_a_search_is_continued_only_with_the_same_arguments(tmp_path, monkeypatch):
-    config = recipe_search.configure(["ppo"], "catch", 100)
+    config = recipe_search.configure(["ppo"], CATCH)
     runner.create(tmp_path / "search", config).close()
     monkeypatch.setattr(discorl, "compare", lambda **given: given["resume"])
     assert recipe_search.search(config, tmp_path / "search") == tmp_path / "search"
-    other = recipe_search.configure(["ppo"], "catch", 200)
+    longer = dataclasses.replace(CATCH, steps=200)
+    other = recipe_search.configure(["ppo"], longer)
     with pytest.raises(discorl.UserError, match="holds a search with other rules"):
         recipe_search.search(other, tmp_path / "search")

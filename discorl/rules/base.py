@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl.rules import masks
+from discorl.rules import masks, searched
 from discorl.rules.files import trees
 from discorl.runs import npz
 from discorl.runs.files import naming
@@ -48,7 +48,7 @@ class Rule(abc.ABC):
     recipe: ClassVar[Mapping[str, Any]] = {}
     # Further settings for single presets, by name; a class with its own recipe does not inherit
     # them. A mapping under "rule" holds defaults of the rule's own settings.
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    recipes: ClassVar[searched.Recipes] = {}
 
     discount: float = 0.997
 

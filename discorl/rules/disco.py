@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.rules import masks, meta_network, returns
+from discorl.rules import masks, meta_network, returns, searched
 from discorl.rules.base import Rule
 from discorl.rules.files import weights
 from discorl.rules.meta_network import MetaState, Sizes
@@ -94,14 +94,7 @@ class Disco(Rule):
 
     name: ClassVar[str] = "disco"
     # Chosen among five settings with Disco103; see `docs/records/minatar.md`.
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "minatar": {
-            "learning_rate": 1e-2,
-            "num_envs": 16,
-            "batch": 32,
-            "replay_fraction": 0.5,
-        },
-    }
+    recipes: ClassVar[searched.Recipes] = searched.DISCO
     target_decay: ClassVar[float | None] = 0.9
 
     sizes: Sizes = dataclasses.field(default_factory=Sizes)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl.rules import masks, returns
+from discorl.rules import masks, returns, searched
 from discorl.rules.base import PLAIN, Rule
 from discorl.rules.returns import Moments
 from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, Trajectory
@@ -97,16 +97,7 @@ class Lean(Rule):
         "adam_epsilon": 1e-5,
         "max_gradient_norm": 1.0,
     }
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "minatar": {
-            "learning_rate": 9.7e-3,
-            "num_envs": 8,
-            "batch": 32,
-            "replay_fraction": 0.75,
-            "discount": 0.99,
-            "reward_scale": 3.0,
-        },
-    }
+    recipes: ClassVar[searched.Recipes] = searched.LEAN
     target_decay: ClassVar[float | None] = 0.9
     noise_scales: ClassVar[Mapping[str, float]] = {"hidden": 0.0, "output": 0.3}
 

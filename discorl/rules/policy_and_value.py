@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl.rules import returns
+from discorl.rules import returns, searched
 from discorl.rules.base import PLAIN, Rule
 from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
 
@@ -29,11 +29,7 @@ class PolicyAndValue(Rule):
         "unroll": 14,
         "max_gradient_norm": 1.0,
     }
-    # The rate for `small`, which has few steps and a small network, is the best of three overall.
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "small": {"learning_rate": 3e-3},
-        "minatar": {"learning_rate": 1.7e-3},
-    }
+    recipes: ClassVar[searched.Recipes] = searched.POLICY_AND_VALUE
 
     value_cost: float = 0.5  # weight of the value loss
     entropy_cost: float = 0.01  # weight of the entropy bonus

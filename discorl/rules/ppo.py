@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl.rules import returns
+from discorl.rules import returns, searched
 from discorl.rules.base import PLAIN
 from discorl.rules.policy_and_value import PolicyAndValue
 from discorl.types import Array, Outputs, Trajectory
@@ -31,25 +31,7 @@ class PPO(PolicyAndValue):
         "max_gradient_norm": 0.5,
         "adam_epsilon": 1e-5,
     }
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        **PolicyAndValue.recipes,
-        "minatar": {
-            "num_envs": 64,
-            "batch": 64,
-            "learning_rate": 2.3e-3,
-            "rule": {"entropy_cost": 0.01, "epochs": 8},
-        },
-        # OpenAI's baselines clip at 0.1. Here the policy that acts is an update old, so ratios
-        # start away from 1 and need more room.
-        "atari_small": {
-            "num_envs": 8,
-            "batch": 8,
-            "unroll": 128,
-            "learning_rate": 5e-4,
-            "discount": 0.99,
-            "rule": {"entropy_cost": 0.01},
-        },
-    }
+    recipes: ClassVar[searched.Recipes] = searched.PPO
 
     lambda_: float = 0.95  # of the advantage estimates
     clip: float = 0.2  # of the probability ratio, around 1

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from discorl.rules import masks, returns
+from discorl.rules import masks, returns, searched
 from discorl.rules.base import PLAIN, Rule
 from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
 
@@ -25,18 +25,7 @@ class QLambda(Rule):
 
     name: ClassVar[str] = "q_lambda"
     recipe: ClassVar[Mapping[str, Any]] = {**PLAIN, "learning_rate": 1e-3, "max_gradient_norm": 1.0}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "small": {"learning_rate": 3e-3},
-        "minatar": {
-            "learning_rate": 6.2e-3,
-            "num_envs": 8,
-            "batch": 32,
-            "replay_fraction": 0.75,
-            "discount": 0.95,
-            "reward_scale": 3.0,
-            "rule": {"epsilon": 0.02},
-        },
-    }
+    recipes: ClassVar[searched.Recipes] = searched.Q_LAMBDA
     target_decay: ClassVar[float | None] = 0.9
 
     lambda_: float = 0.95  # decay of the traces

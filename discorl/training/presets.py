@@ -77,6 +77,16 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "action_lstm": 32,
         "action_hidden": (32,),
     },
+    # Classic control: the network of `small`, and fewer environments than the others.
+    "classic": _small(
+        steps=200_000,
+        num_envs=8,
+        batch=32,
+        replay_fraction=0.75,
+        hidden=(64, 64),
+        action_lstm=32,
+        action_hidden=(32,),
+    ),
     "craftax": _small(steps=1_000_000, learning_rate=3e-4),
     # The convolution of MinAtar's authors, then an MLP and a small action model.
     "minatar": _small(
@@ -87,7 +97,14 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         action_lstm=64,
         action_hidden=(64,),
     ),
-    "minigrid": _small(steps=500_000),
+    "minigrid": _small(
+        steps=500_000,
+        num_envs=16,
+        batch=32,
+        hidden=(128, 128),
+        action_lstm=64,
+        action_hidden=(64,),
+    ),
     "sokoban_small": _small(steps=1_000_000),
     "gymnasium": _small_host(steps=200_000, learning_rate=1e-3, hidden=(128, 128), frame_stack=1),
     # On a CPU, the residual torso takes several times as long as DQN's convolutions.
@@ -129,12 +146,17 @@ PRESETS: dict[str, Mapping[str, Any]] = {
 }
 
 
+_CLASSIC = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0")
+
+
 def preset_for(env: str) -> str:
-    """The preset with the name of the environment or its suite; `minatar` or `small` otherwise."""
+    """The preset with the name of the environment or its suite, or else that of its kind."""
     name, _, rest = (part.strip() for part in env.partition(":"))
     item = rest.partition(",")[0].strip()
     if item.endswith("-MinAtar") or (name == "pgx" and item.startswith("minatar-")):
         return "minatar"
+    if name == "gymnax" and item in _CLASSIC:
+        return "classic"
     return name if name in PRESETS else "small"
 
 
