@@ -23,16 +23,54 @@ from discorl.discovery.agents import (
     validation_agent,
 )
 from discorl.discovery.config import DiscoverConfig, Group
-from discorl.discovery.host_windows import Actors, Window
 from discorl.discovery.meta_gradient import Update
 from discorl.envs.host import HostEnvironment
 from discorl.rules import Rule
+from discorl.runs.metrics import EPISODES
 from discorl.training.host.actor_thread import ActorThread
-from discorl.training.host.agent import HostAgent
+from discorl.training.host.agent import HostAgent, acting_key
+from discorl.training.host.rollout import Episode, mean_episode
 from discorl.training.state import TrainState, add_and_sample, scale_rewards
 from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory, UserError
 
 HostStates = tuple[AgentState, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Actors:
+    """The actors of an agent in one of its lives."""
+
+    training: ActorThread
+    validation: ActorThread
+
+    def close(self) -> None:
+        self.training.close()
+        self.validation.close()
+
+
+@dataclasses.dataclass
+class Window:
+    """An agent during a meta-step, and its records."""
+
+    actors: Actors
+    agent: AgentState  # without its replay
+    replay: ReplayState | None
+    updates: list[Update] = dataclasses.field(default_factory=list)
+    metrics: list[Metrics] = dataclasses.field(default_factory=list)  # also of updates after it
+    episodes: list[Episode] = dataclasses.field(default_factory=list)
+
+    def act(self) -> None:
+        """Requests the next rollout, with the newest parameters."""
+        training = self.agent.training
+        self.actors.training.ask(training.learner.params, acting_key(training.key))
+
+    def act_for_validation(self) -> None:
+        _, key = jax.random.split(self.agent.key)
+        self.actors.validation.ask(self.agent.training.learner.params, key)
+
+    def returns(self) -> dict[str, float]:
+        """Metrics of the finished episodes; NaN if there are none."""
+        return {EPISODES: float(len(self.episodes)), **mean_episode(self.episodes)}
 
 
 class HostAgents:
@@ -126,7 +164,6 @@ class HostAgents:
         updates: Sequence[Update],
         validation: Trajectory,
     ) -> tuple[Params, AgentState, Metrics]:
-        """Pulls the meta-gradient back through a window of updates."""
         # Like the meta-value function's batches.
         validation = scale_rewards(self._agent.config, validation)
         gradient, meta_value, metrics = self.meta_gradient.differentiate(
@@ -151,7 +188,6 @@ class HostAgents:
         return tuple(self._begin(key, jnp.int32(0)) for key in keys)
 
     def restart(self, state: HostStates, i: int, first: int = 0) -> HostStates:
-        """Starts a new life of agent `i` of a block, in new environments."""
         if first + i in self._actors:
             self._actors.pop(first + i).close()
         fresh = self._begin(state[i].key, state[i].lives + 1)
@@ -187,7 +223,11 @@ class HostAgents:
         between = self._config.updates_per_meta_step - self._config.window
         validated: list[tuple[Params, Metrics]] = []
         for window in windows:
-            validated.append(self._validate(window, eta))
+            gradient, window.agent, metrics = self._differentiate(
+                eta, window.agent, window.updates, window.actors.validation.wait().trajectory
+            )
+            window.updates.clear()
+            validated.append((gradient, metrics))
             if between:
                 window.act()
         for left in reversed(range(between)):
@@ -213,15 +253,6 @@ class HostAgents:
         window.metrics.append(metrics)
         window.episodes += rollout.episodes
         return record
-
-    def _validate(self, window: Window, eta: Params) -> tuple[Params, Metrics]:
-        """The meta-gradient, and metrics of the validation data."""
-        validation = window.actors.validation.wait().trajectory
-        gradient, window.agent, metrics = self._differentiate(
-            eta, window.agent, window.updates, validation
-        )
-        window.updates.clear()
-        return gradient, metrics
 
     def _open(self, state: HostStates, first: int) -> list[Window]:
         """Starts missing environments; returns the windows of all agents."""
