@@ -11,16 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.agent.assembly import make_learner
 from discorl.agent.replay import ReplayState
-from discorl.discovery import meta_critic
 from discorl.discovery.agents import (
     AgentState,
+    BaseAgents,
     critic_of,
-    draw_lifetime,
-    meta_gradient_of,
-    updates_within,
-    validation_agent,
 )
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.meta_gradient import Update
@@ -73,7 +68,7 @@ class Window:
         return {EPISODES: float(len(self.episodes)), **mean_episode(self.episodes)}
 
 
-class HostAgents:
+class HostAgents(BaseAgents):
     """One group of agents; the state of a block is a tuple of its agents' states.
 
     Environments start with the first meta-step after `init`, `restart`, `close` or a resume.
@@ -95,23 +90,14 @@ class HostAgents:
                 "environments cannot go back into a window: expected at least the window's "
                 f"length, {config.window}, or 0 for the same"
             )
-        self._config, self._number = config, number  # of the group, for seeds
-        learner = make_learner(
-            group.agent,
-            rule,
-            environment.num_actions,
-            environment.observation,
-            prepare=environment.prepare,
-            mixed_mode=config.mixed_mode,
+        super().__init__(group, config, rule, environment, environment.prepare)
+        self._number = number  # of the group, for seeds
+        self._host_agent, validator = (
+            HostAgent(agent, environment, self.learner)
+            for agent in (self._agent, self._validation_agent)
         )
-        self._agent = HostAgent(group.agent, environment, learner)
-        validator = HostAgent(validation_agent(group.agent, config), environment, learner)
         # All actors are copies of these and share their compiled programs.
-        self._prototypes = self._agent.actor(0), validator.actor(0)
-        self.meta_gradient = meta_gradient_of(
-            config, group.agent, learner, environment.observation, environment.prepare
-        )
-        self.meta_value = self.meta_gradient.meta_value
+        self._prototypes = self._host_agent.actor(0), validator.actor(0)
         self._begin = jax.jit(self.begin)
         self._update = jax.jit(self.update, donate_argnums=0)
         self._differentiate = jax.jit(self.differentiate)
@@ -122,17 +108,13 @@ class HostAgents:
     # --- pure functions of one agent --------------------------------------------------------------
 
     def begin(self, key: Key, lives: Array) -> AgentState:
-        """A new life: a fresh agent, and a budget of experience."""
         key, training_key, value_key, budget_key = jax.random.split(key, 4)
-        budget = draw_lifetime(budget_key, self._config.lifetimes)
-        lifetime = updates_within(self._agent.config, budget)
-        return AgentState(
-            training=self._agent.init(training_key, lifetime),
-            meta_value=self.meta_value.init(value_key),
+        return self._new_life(
+            lambda lifetime: self._host_agent.init(training_key, lifetime),
+            value_key,
+            budget_key,
             key=key,
-            budget=budget,
             lives=lives,
-            critic=meta_critic.prior(self._config.objective),
         )
 
     def update(
@@ -149,7 +131,7 @@ class HostAgents:
         """
         before = agent.training
         key, replay_key = jax.random.split(before.key)
-        replay, batch = add_and_sample(self._agent.config, replay, fresh, replay_key)
+        replay, batch = add_and_sample(self._agent, replay, fresh, replay_key)
         learner, meta_value, metrics = self.meta_gradient.update(
             before.learner, agent.meta_value, eta, batch
         )
@@ -165,7 +147,7 @@ class HostAgents:
         validation: Trajectory,
     ) -> tuple[Params, AgentState, Metrics]:
         # Like the meta-value function's batches.
-        validation = scale_rewards(self._agent.config, validation)
+        validation = scale_rewards(self._agent, validation)
         gradient, meta_value, metrics = self.meta_gradient.differentiate(
             eta,
             _stack(updates),
