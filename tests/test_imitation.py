@@ -159,10 +159,10 @@ def test_only_lean_rules_teach(start, message):
 
 def imitated(teacher=None):
     fields = {field.name: getattr(RULE, field.name) for field in dataclasses.fields(RULE)}
-    return imitation.Imitated(**fields, teacher=teacher or teachers.MuesliTeacher())
+    return imitation.Imitated(**fields, teacher=teacher or teachers.Teacher())
 
 
-@pytest.mark.parametrize("teacher", [teachers.MuesliTeacher(), lean_teacher()])
+@pytest.mark.parametrize("teacher", [teachers.Teacher(), lean_teacher()])
 def test_imitators_say_what_a_population_asks_for(teacher):
     agents = imitation.Imitators(CONFIG.groups()[0], CONFIG, imitated(teacher))
     state = jax.eval_shape(agents.begin, jax.random.key(0), jnp.int32(0))

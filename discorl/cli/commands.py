@@ -55,26 +55,19 @@ def _optional(
         kinds = [info.type]
     if len(kinds) != 1 or len(get_args(info.type)) != 2:
         return None
-    if get_origin(kinds[0]) is Literal:
-        names = get_args(kinds[0])
-        return tyro.constructors.PrimitiveConstructorSpec(
-            nargs=1,
-            metavar=f"{{{','.join(names)}}}",
-            instance_from_str=lambda words: words[0],
-            is_instance=lambda value: value is None or value in names,
-            str_from_instance=lambda value: ["none" if value is None else value],
-            choices=names,
-        )
     several = get_origin(kinds[0]) is tuple
     kind = get_args(kinds[0])[0] if several else kinds[0]
+    choices = get_args(kind) if get_origin(kind) is Literal else None  # texts
+    kind = str if choices else kind
     if kind not in (str, int, float, Path):
         return None
-    name = kind.__name__.upper()
+    name = f"{{{','.join(choices)}}}" if choices else kind.__name__.upper()
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs="*" if several else 1,
         metavar=f"[{name} [{name} ...]]" if several else name,
         instance_from_str=lambda words: tuple(map(kind, words)) if several else kind(words[0]),
         is_instance=lambda value: value is None or isinstance(value, tuple if several else kind),
+        choices=choices,
         str_from_instance=lambda value: (
             list(map(str, value or ["none"]))
             if several
@@ -158,8 +151,7 @@ def call(function: Callable[..., Result], arguments: list[str], program: str) ->
     documented.__doc__ = document
     documented.__signature__ = signature  # type: ignore[attr-defined]
     documented.__annotations__ = {
-        name: _with_metavar(parameter, hints[name])
-        for name, parameter in signature.parameters.items()
+        name: _shown(parameter, hints[name]) for name, parameter in signature.parameters.items()
     }
     return tyro.cli(
         documented,
@@ -171,9 +163,15 @@ def call(function: Callable[..., Result], arguments: list[str], program: str) ->
     )
 
 
-def _with_metavar(parameter: inspect.Parameter, hint: Any) -> Any:
-    """Shows a positional argument by its name, `RUN`, where tyro would show its type, `PATH`."""
-    if _POSITIONAL not in getattr(hint, "__metadata__", ()):
+def _shown(parameter: inspect.Parameter, hint: Any) -> Any:
+    """How help shows a parameter.
+
+    Docstrings say in words what happens without it. A positional argument has its name, `RUN`,
+    where tyro would show its type, `PATH`.
+    """
+    if parameter.default in (None, (), parameter.empty):
+        hint = Annotated[hint, UNSET]
+    if _POSITIONAL not in get_args(hint):
         return hint
     shown = parameter.name.upper().replace("_", "-")
     if get_origin(get_args(hint)[0]) is tuple:
@@ -225,12 +223,6 @@ class RunOptions:
         by_hand = Cluster(self.coordinator, self.processes, self.process)
         return self.distributed if by_hand == Cluster() else by_hand
 
-    def directory(self, name: str) -> Path:
-        """The directory of a new run, by default one after this name."""
-        if self.out is None and (self.cluster or self.resume_if_exists):
-            raise UserError("out is not given; expected a folder, the same for every start")
-        return self.out or free_directory(name)
-
     def run(self, function: Callable[..., Made], config: Any, name: str, **options: Any) -> Made:
         """Calls `train` or `discover` to resume a run, or to make one, by default after a name."""
         options |= {
@@ -240,8 +232,10 @@ class RunOptions:
         }
         if self.resume is not None:
             return result_of(function, resume=self.resume, **options)
-        out = self.directory(name)
         again = self.resume_if_exists
+        if self.out is None and (self.cluster or again):
+            raise UserError("out is not given; expected a folder, the same for every start")
+        out = self.out or free_directory(name)
         return result_of(function, config, out=out, resume_if_exists=again, **options)
 
 

@@ -1,9 +1,9 @@
 """The command `discorl compare`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from discorl.cli.commands import UNSET, Command, Result, command, free_directory, result_of, tell
+from discorl.cli.commands import Command, Result, command, free_directory, result_of, tell
 from discorl.cli.tables import interval, paragraph, table, width
 from discorl.comparison import Results, compare, configure_comparison, costs
 from discorl.comparison.config import Tuning
@@ -16,22 +16,22 @@ _WIDE = 110  # columns from which on intervals stand beside what they are of, no
 
 
 def compare_command(
-    rules: Annotated[tuple[str, ...] | None, UNSET] = None,
-    more_rules: Annotated[tuple[str, ...] | None, UNSET] = None,
-    envs: Annotated[tuple[str, ...] | None, UNSET] = None,
-    suite: Annotated[str | None, UNSET] = None,
-    steps: Annotated[int | None, UNSET] = None,
-    seeds: Annotated[int | None, UNSET] = None,
-    seed: Annotated[int | None, UNSET] = None,
-    seeds_at_once: Annotated[int | None, UNSET] = None,
-    learning_rates: Annotated[tuple[float, ...] | None, UNSET] = None,
-    tune: Annotated[Tuning | None, UNSET] = None,
-    sweep_seeds: Annotated[int | None, UNSET] = None,
+    rules: tuple[str, ...] | None = None,
+    more_rules: tuple[str, ...] | None = None,
+    envs: tuple[str, ...] | None = None,
+    suite: str | None = None,
+    steps: int | None = None,
+    seeds: int | None = None,
+    seed: int | None = None,
+    seeds_at_once: int | None = None,
+    learning_rates: tuple[float, ...] | None = None,
+    tune: Tuning | None = None,
+    sweep_seeds: int | None = None,
     keep_checkpoints: bool = False,
-    out: Annotated[Path | None, UNSET] = None,
-    resume: Annotated[Path | None, UNSET] = None,
+    out: Path | None = None,
+    resume: Path | None = None,
     accept_changes: bool = False,
-    executor: Annotated[str | None, UNSET] = None,
+    executor: str | None = None,
 ) -> Result:
     """Train several rules on several environments and compare them.
 
@@ -76,10 +76,7 @@ def compare_command(
             tell(config.about)
         out = out or free_directory(f"compare-{config.name}")
     options = {"accept_changes": accept_changes, "tell": tell, "executor": executor}
-    return _result(result_of(compare, config, out=out, resume=resume, **options))
-
-
-def _result(results: Results) -> Result:
+    results = result_of(compare, config, out=out, resume=resume, **options)
     doing("statistics and figures")
     written = comparison.write(results)
     failed = any(record["status"] == "failed" for record in results.failures.values())

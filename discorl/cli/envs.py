@@ -2,12 +2,12 @@
 
 import inspect
 import shlex
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 
 from discorl import envs
-from discorl.cli.commands import UNSET, Command, Result, command, contract_result
+from discorl.cli.commands import Command, Result, command, contract_result
 from discorl.cli.tables import table
 from discorl.envs import references, suites
 from discorl.envs.families import REGISTRY as FAMILIES
@@ -18,7 +18,7 @@ from discorl.types.findings import describe, raised
 MOST_STEPS = 1_000_000  # of a check, which keeps them all
 
 
-def show(name: tyro.conf.Positional[Annotated[str | None, UNSET]] = None) -> Result:
+def show(name: tyro.conf.Positional[str | None] = None) -> Result:
     """List all environments, the items of a suite, or what one environment is like.
 
     `discorl envs check NAME` tests an environment instead.
@@ -31,7 +31,13 @@ def show(name: tyro.conf.Positional[Annotated[str | None, UNSET]] = None) -> Res
     if name is None:
         return _all()
     known = suites.plugins() | envs.SUITES
-    return _suite(known[name]) if name in known and name not in envs.REGISTRY else _one(name)
+    if name not in known or name in envs.REGISTRY:
+        return _one(name)
+    suite = known[name]
+    items = suite.names()
+    data = {"name": name, "items": items, "default": suite.default, "licence": suite.licence}
+    notes = {suite.default: f" (the default: {name})"}
+    return Result(data, "\n".join(f"{name}:{item}{notes.get(item, '')}" for item in items))
 
 
 def check(name: tyro.conf.Positional[str], steps: int = 300, seed: int = 0) -> Result:
@@ -53,10 +59,10 @@ COMMANDS: dict[str, Command] = {"": command(show), "check": command(check)}
 
 
 def _all() -> Result:
-    built_in = [
-        {"name": name, "kind": "built-in", "summary": _summary(FAMILIES.get(name, constructor))}
-        for name, constructor in envs.REGISTRY.items()
-    ]
+    built_in = []
+    for name, constructor in envs.REGISTRY.items():
+        about = inspect.getdoc(FAMILIES.get(name, constructor)) or ""
+        built_in.append({"name": name, "kind": "built-in", "summary": about.splitlines()[0]})
     told = ("name", "kind", "install", "licence", "requirement", "default", "summary")
     built_suites: list[dict[str, Any]] = [
         {name: getattr(suite, name) for name in told} | {"installed": not suite.missing()}
@@ -97,17 +103,6 @@ def _plugin(suite: suites.Suite) -> dict[str, Any]:
     }
 
 
-def _summary(constructor: Any) -> str:
-    return (inspect.getdoc(constructor) or "").splitlines()[0]
-
-
-def _suite(suite: suites.Suite) -> Result:
-    names = suite.names()
-    data = {"name": suite.name, "items": names, "default": suite.default, "licence": suite.licence}
-    notes = {suite.default: f" (the default: {suite.name})"}
-    return Result(data, "\n".join(f"{suite.name}:{name}{notes.get(name, '')}" for name in names))
-
-
 def _one(name: str) -> Result:
     environment = envs.make(name)
     kind = envs.kind_of(environment)
@@ -123,7 +118,9 @@ def _one(name: str) -> Result:
         "kind": f"{kind}: {_KINDS[kind]}",
         "reference": "none" if scores is None else f"{scores[0]:g} to {scores[1]:g}{_ends(name)}",
     }
-    start = _starter(envs.canonical(name))
+    full = envs.canonical(name)
+    preset = preset_for(full)  # or the one for a few CPU cores
+    start = f"discorl train --env {shlex.quote(full)} --preset {small_preset(preset) or preset}"
     text = f"{table(list(texts.items()))}\nnext: {start}"
     return Result(data | {"reference": scores, "train": start}, text)
 
@@ -132,12 +129,6 @@ _KINDS = {
     "native": "written in JAX, one program with training",
     "host": "stepped on the CPU",
 }
-
-
-def _starter(name: str) -> str:
-    """A command to train with, and the preset for a few CPU cores."""
-    preset = preset_for(name)
-    return f"discorl train --env {shlex.quote(name)} --preset {small_preset(preset) or preset}"
 
 
 def _ends(name: str) -> str:

@@ -1,11 +1,11 @@
 """The command `discorl evaluate`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 
-from discorl.cli.commands import UNSET, Command, Result, command
+from discorl.cli.commands import Command, Result, command
 from discorl.envs import references
 from discorl.runs.progress import doing
 from discorl.training import films
@@ -18,10 +18,10 @@ def evaluate_command(
     seed: int = 0,
     greedy: bool = False,
     best: bool = False,
-    gif: Annotated[Path | None, UNSET] = None,
+    gif: Path | None = None,
     no_gif: bool = False,
-    mp4: Annotated[Path | None, UNSET] = None,
-    max_steps: Annotated[int | None, UNSET] = None,
+    mp4: Path | None = None,
+    max_steps: int | None = None,
 ) -> Result:
     """Play the agents of a training run: mean return and score, and a GIF of an episode.
 

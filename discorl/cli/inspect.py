@@ -1,11 +1,10 @@
 """The command `discorl inspect`."""
 
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
-from discorl.cli.commands import UNSET, Command, Result, command, free_directory
+from discorl.cli.commands import Command, Result, command, free_directory
 from discorl.cli.tables import paragraph
 from discorl.reports import inspection
 from discorl.reports.inspection.subject import label_of
@@ -13,14 +12,14 @@ from discorl.reports.inspection.subject import label_of
 
 def inspect_command(
     rule_or_run: tyro.conf.Positional[str],
-    env: Annotated[str | None, UNSET] = None,
-    out: Annotated[Path | None, UNSET] = None,
-    only: Annotated[tuple[str, ...], UNSET] = (),
+    env: str | None = None,
+    out: Path | None = None,
+    only: tuple[str, ...] = (),
     beside: tuple[str, ...] = inspection.BESIDE,
     seeds: int = 3,
-    agents: Annotated[tuple[int, ...], UNSET] = (),
-    preset: Annotated[str | None, UNSET] = None,
-    updates: Annotated[int | None, UNSET] = None,
+    agents: tuple[int, ...] = (),
+    preset: str | None = None,
+    updates: int | None = None,
 ) -> Result:
     """Look inside a rule: figures, the numbers behind them, and a page.
 

@@ -1,5 +1,6 @@
 """The command `discorl play`: an episode in the terminal or in a window."""
 
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -46,18 +47,12 @@ def play_command(
         if window:
             _show_in_window(frames, fps, str(run))
         elif sys.stdout.isatty():
-            _show(frames, fps)
+            columns, rows = shutil.get_terminal_size()
+            print(_CLEAR, end="")
+            for frame in frames:
+                print(_HOME + as_text(frame, columns, rows - _ROWS_KEPT), flush=True)
+                time.sleep(1 / fps)
     return Result({"run": str(run), "frames": len(frames)}, f"an episode of {len(frames)} frames")
-
-
-def _show(frames: list[np.ndarray], fps: float) -> None:
-    import shutil
-
-    columns, rows = shutil.get_terminal_size()
-    print(_CLEAR, end="")
-    for frame in frames:
-        print(_HOME + as_text(frame, columns, rows - _ROWS_KEPT), flush=True)
-        time.sleep(1 / fps)
 
 
 def _show_in_window(frames: list[np.ndarray], fps: float, title: str) -> None:

@@ -1,11 +1,10 @@
 """The command `discorl report`."""
 
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
-from discorl.cli.commands import UNSET, Command, Result, command
+from discorl.cli.commands import Command, Result, command
 from discorl.comparison import load
 from discorl.comparison.runner import KIND
 from discorl.reports import comparison, sweep
@@ -17,8 +16,8 @@ from discorl.types import UserError
 
 
 def report_command(
-    runs: tyro.conf.Positional[Annotated[tuple[Path, ...], UNSET]],
-    out: Annotated[Path | None, UNSET] = None,
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    out: Path | None = None,
 ) -> Result:
     """Make a self-contained HTML page of training runs, discovery runs, a comparison or a sweep.
 

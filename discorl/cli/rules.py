@@ -3,12 +3,12 @@
 import dataclasses
 import inspect
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 
 from discorl import rules
-from discorl.cli.commands import UNSET, Command, Result, command, contract_result
+from discorl.cli.commands import Command, Result, command, contract_result
 from discorl.cli.tables import paragraph, table
 from discorl.rules import REGISTRY, Rule, conformance, registry
 from discorl.rules.files import hub, library, trees, weights
@@ -17,7 +17,7 @@ from discorl.runs.progress import doing, nothing_drawn
 from discorl.types import UserError, imports, validation
 
 
-def list_rules(rules_path: Annotated[Path | None, UNSET] = None) -> Result:
+def list_rules(rules_path: Path | None = None) -> Result:
     """List the rules for training and discovery.
 
     Args:
@@ -46,9 +46,7 @@ def _description(entry: library.Entry) -> str:
     return f"Discovered by discorl on {families}; {found['meta_steps']} meta-steps."
 
 
-def show(
-    rule: tyro.conf.Positional[str], rules_path: Annotated[Path | None, UNSET] = None
-) -> Result:
+def show(rule: tyro.conf.Positional[str], rules_path: Path | None = None) -> Result:
     """Show a rule: its settings and recipe, or the origin and sizes of a learned one.
 
     Args:
@@ -74,7 +72,10 @@ def show(
     path = library.find(rule, rules_path)
     archive = library.read(path)
     head = {"name": rule, "kind": "learned", "path": str(path), "sha256": archive.sha256}
-    head |= _origin(archive.sha256)
+    for name, published in library.PUBLISHED.items():
+        if published.sha256 == archive.sha256:  # whatever name it goes by here
+            head |= {"published_as": name, "source": published.address}
+            head |= {"licence": published.licence}
     if "kind" in archive.metadata:
         sizes = trees.describe(archive.arrays)
     else:
@@ -83,9 +84,7 @@ def show(
     return Result({**head, "sizes": sizes, "metadata": archive.metadata}, text)
 
 
-def check(
-    rule: tyro.conf.Positional[str], rules_path: Annotated[Path | None, UNSET] = None, seed: int = 0
-) -> Result:
+def check(rule: tyro.conf.Positional[str], rules_path: Path | None = None, seed: int = 0) -> Result:
     """Check that a rule keeps its contract.
 
     Args:
@@ -98,9 +97,7 @@ def check(
     return contract_result(rule, conformance.check(*found, seed=seed))
 
 
-def fetch(
-    name: tyro.conf.Positional[str] = "disco103", address: Annotated[str | None, UNSET] = None
-) -> Result:
+def fetch(name: tyro.conf.Positional[str] = "disco103", address: str | None = None) -> Result:
     """Download a published rule into the user's cache folder.
 
     Args:
@@ -132,7 +129,7 @@ def export(
     rule: tyro.conf.Positional[str],
     file: tyro.conf.Positional[Path],
     bare: bool = False,
-    rules_path: Annotated[Path | None, UNSET] = None,
+    rules_path: Path | None = None,
 ) -> Result:
     """Write a learned rule to a file; Disco rules use the published names.
 
@@ -158,7 +155,7 @@ def push(
     rule: tyro.conf.Positional[str],
     address: tyro.conf.Positional[str],
     private: bool = False,
-    rules_path: Annotated[Path | None, UNSET] = None,
+    rules_path: Path | None = None,
 ) -> Result:
     """Upload a learned rule and a card to the Hugging Face Hub.
 
@@ -175,8 +172,8 @@ def push(
 
 def pull(
     address: tyro.conf.Positional[str],
-    name: Annotated[str | None, UNSET] = None,
-    revision: Annotated[str | None, UNSET] = None,
+    name: str | None = None,
+    revision: str | None = None,
     force: bool = False,
 ) -> Result:
     """Download a rule from the Hugging Face Hub into the user's cache folder.
@@ -249,14 +246,6 @@ def _remark(row: dict[str, Any]) -> str:
     }
     remark = advice.get(row["state"], row["path"])
     return " - ".join(text for text in (row["description"], remark) if text)
-
-
-def _origin(sha256: str) -> dict[str, str]:
-    """Where a published file comes from, whatever name it goes by here."""
-    for name, rule in library.PUBLISHED.items():
-        if rule.sha256 == sha256:
-            return {"published_as": name, "source": rule.address, "licence": rule.licence}
-    return {}
 
 
 def _pairs(data: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

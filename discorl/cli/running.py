@@ -15,6 +15,7 @@ from typing import Any
 
 from discorl.cli import COMMANDS, HELP, INTERRUPTED, close_output
 from discorl.cli.commands import Command, Result
+from discorl.runs.files import standard_output_to
 from discorl.runs.progress import Waiting
 from discorl.types import UserError, specs
 
@@ -148,15 +149,8 @@ def _output_kept(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+    with standard_output_to(2), contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 def _choices(program: str, functions: dict[str, Command]) -> str:

@@ -2,9 +2,8 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
 
-from discorl.cli.commands import UNSET, Command, Result, command, free_directory, result_of, tell
+from discorl.cli.commands import Command, Result, command, free_directory, result_of, tell
 from discorl.cli.compare import failures
 from discorl.cli.tables import interval, paragraph, table
 from discorl.comparison import Results, compare, load, sweeps
@@ -19,21 +18,21 @@ _SHOWN = 10  # trials
 
 
 def sweep_command(
-    over: Annotated[tuple[str, ...], UNSET] = (),
+    over: tuple[str, ...] = (),
     rule: str = DEFAULT_RULE,
     envs: tuple[str, ...] = (DEFAULT_ENVIRONMENT,),
-    method: Annotated[sweeps.Method | None, UNSET] = None,
-    trials: Annotated[int | None, UNSET] = None,
-    batch: Annotated[int | None, UNSET] = None,
+    method: sweeps.Method | None = None,
+    trials: int | None = None,
+    batch: int | None = None,
     steps: int = 50_000,
     seeds: int = 3,
     seed: int = 0,
-    settings: Annotated[tuple[str, ...], UNSET] = (),
+    settings: tuple[str, ...] = (),
     keep_checkpoints: bool = False,
-    out: Annotated[Path | None, UNSET] = None,
-    resume: Annotated[Path | None, UNSET] = None,
+    out: Path | None = None,
+    resume: Path | None = None,
     accept_changes: bool = False,
-    executor: Annotated[str | None, UNSET] = None,
+    executor: str | None = None,
 ) -> Result:
     """Train a rule with different settings and show which of them matter.
 

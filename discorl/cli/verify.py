@@ -2,18 +2,15 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
-from discorl.cli.commands import UNSET, Command, Result, command
+from discorl.cli.commands import Command, Result, command
 from discorl.cli.tables import table
 from discorl.verification import Check, verify
 
 
-def verify_command(
-    directory: tyro.conf.Positional[Path], rule: Annotated[str | None, UNSET] = None
-) -> Result:
+def verify_command(directory: tyro.conf.Positional[Path], rule: str | None = None) -> Result:
     """Recompute golden cases: inputs and outputs that were recorded with the authors' code.
 
     Args:

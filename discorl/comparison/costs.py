@@ -35,7 +35,6 @@ class Cost:
     sweep_seconds: float  # of updates, of all runs of the sweep together
 
     def numbers(self) -> dict[str, float | None]:
-        """The numbers shown next to scores."""
         return {name: getattr(self, name) for name in TITLES}
 
     def texts(self) -> list[str]:

@@ -14,7 +14,7 @@ from discorl.comparison.config import ComparisonConfig
 from discorl.comparison.costs import Cost, cost
 from discorl.comparison.entries import EnvironmentEntry
 from discorl.comparison.scales import Scale
-from discorl.comparison.tuning import Chosen, choose, why_none
+from discorl.comparison.tuning import Chosen, choose
 from discorl.runs import statistics
 from discorl.runs.statistics import Estimate
 from discorl.types import UserError
@@ -79,7 +79,8 @@ class Results:
         self.scales = scales
         self.sha256 = sha256
         self.sweep = self._read(sweep_cells(config))
-        self.chosen = choose(config, self.sweep, scales)
+        # Learning rates, and why a whole sweep failed, by rule and environment.
+        self.chosen, self.untuned = choose(config, self.sweep, scales)
         self.final = self._read(final_cells(config, self.chosen))
 
     def _read(self, cells: Iterator[Cell]) -> dict[Cell, dict[str, Any] | None]:
@@ -98,16 +99,6 @@ class Results:
         """The cells that failed or diverged."""
         both = itertools.chain(self.sweep.items(), self.final.items())
         return {cell: r for cell, r in both if r is not None and r["status"] != "finished"}
-
-    @property
-    def untuned(self) -> dict[tuple[str, str], str]:
-        """Why a whole sweep failed, by rule and environment."""
-        pairs = itertools.product(self.config.rules, self.config.environments)
-        reasons = {
-            (rule.label, environment.label): why_none(self.config, self.sweep, rule, environment)
-            for rule, environment in pairs
-        }
-        return {key: reason for key, reason in reasons.items() if reason is not None}
 
     @property
     def normalised(self) -> bool:

@@ -190,7 +190,11 @@ class _Runner:
 
     def _go_through(self, planned: list[Cell], total: int) -> bool:
         """Runs the cells that are not finished; False if the user stopped it."""
-        unfinished = [cell for cell in planned if not self._is_finished(cell)]
+        unfinished = []
+        for cell in planned:
+            record = cells.read_record(self._path / cell.folder)
+            if record is None or record["status"] == "failed":
+                unfinished.append(cell)
         self._done += len(planned) - len(unfinished)
         start = time.perf_counter()
         for cell, record in self._records(unfinished):
@@ -235,10 +239,6 @@ class _Runner:
                 self._run.note_file(name)
                 sums[entry.label] = sha256_of(self._path / name)
         return sums
-
-    def _is_finished(self, cell: Cell) -> bool:
-        record = cells.read_record(self._path / cell.folder)
-        return record is not None and record["status"] != "failed"
 
     def _records(self, planned: list[Cell]) -> Iterator[tuple[Cell, Record | None]]:
         """Runs cells, in order, or in the order in which workers finish them.

@@ -48,11 +48,7 @@ class Search:
 def make_search(
     space: Mapping[str, Sequence[Any] | Range], rule: str, trials: int, batch: int
 ) -> Search:
-    """A search of a space.
-
-    Raises:
-        UserError: a number is invalid, or Optuna is not installed.
-    """
+    """A search of a space."""
     validation.integer("batch", batch, least=1, most=MOST_TRIALS)
     validation.integer("trials", trials, least=1, most=MOST_TRIALS)
     if trials <= max(STARTUP, batch):
@@ -84,15 +80,9 @@ def propose(
 ) -> list[dict[str, Any]]:
     """The next trials, at most a batch of them; empty if TPE finds nothing new.
 
-    The result is a function of the arguments. The study is rebuilt from the earlier trials in their
-    order, so a resumed sweep makes the same proposals as an uninterrupted one, unless a trial that
-    failed succeeds when it is repeated.
-
-    Args:
-        search: the search.
-        tried: earlier trials with their scores; None for a trial that failed.
-        seed: seed of the sweep.
-        accepts: whether a combination of settings is valid.
+    The result is a function of the arguments; a score of None is that of a trial that failed. The
+    study is rebuilt from the earlier trials in their order, so a resumed sweep makes the same
+    proposals as an uninterrupted one, unless a trial that failed succeeds when it is repeated.
     """
     optuna = _optuna()
     distributions = _distributions(search, optuna)

@@ -31,19 +31,16 @@ def load(suite: str | os.PathLike[str], extending: tuple[str, ...] = ()) -> dict
         specs.require_known("suite", [text], [*suites(), "a file ending in .toml"])
         file = Path(str(_FOLDER / f"{text}.toml"))
     table = config_files.read_toml(file)
-    base = load(*_extended(text, table.pop("extends"), extending)) if "extends" in table else {}
-    return on_top(base, {"name": Path(text).stem} | table)
-
-
-def _extended(text: str, extends: Any, extending: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """The suite that a suite extends, files relative to it, and the chain of files so far."""
+    if "extends" not in table:
+        return on_top({}, {"name": file.stem} | table)
+    extends = table.pop("extends")
     if not isinstance(extends, str):
         raise UserError(f"{text}: extends is {extends!r}; expected a suite's name or a TOML file")
     base = str(Path(text).parent / extends) if extends.endswith(".toml") else extends
     chain = (*extending, os.path.realpath(text))
     if os.path.realpath(base) in chain:
         raise UserError(f"{text}: extends {extends!r}, which in turn extends this file")
-    return base, chain
+    return on_top(load(base, chain), {"name": file.stem} | table)
 
 
 def on_top(suite: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

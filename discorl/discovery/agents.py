@@ -11,13 +11,12 @@ from discorl.agent import acting, frames
 from discorl.agent.acting import ActorState
 from discorl.agent.assembly import make_learner
 from discorl.agent.config import AgentConfig
-from discorl.agent.learner import Learner
 from discorl.discovery import meta_critic
 from discorl.discovery.config import DiscoverConfig, Group
-from discorl.discovery.lives import family_or_task
+from discorl.discovery.lives import LoneTask, family_or_task
 from discorl.discovery.meta_gradient import MetaGradient, Update
 from discorl.discovery.meta_value import MetaValue, MetaValueState
-from discorl.envs import Reference
+from discorl.envs import HostEnvironment, Reference
 from discorl.envs.families import Family
 from discorl.rules import Rule
 from discorl.runs.metrics import EPISODES, LENGTH, RETURN, SCORE, STEP
@@ -84,66 +83,74 @@ def updates_within(agent: AgentConfig, steps: Array) -> Array:
     return jnp.maximum(1, steps // agent.steps_per_update)
 
 
-def meta_gradient_of(
-    config: DiscoverConfig,
-    agent: AgentConfig,
-    learner: Learner,
-    observation: PyTree,
-    prepare: Callable[[PyTree], PyTree] | None = None,
-) -> MetaGradient:
-    """Makes the meta-gradient of an agent; its meta-value function has the agent's torso.
-
-    The observation is a single frame if frames are stacked.
-    """
-    meta_value = MetaValue(
-        frames.stacked(observation, agent.frame_stack),
-        hidden=config.value_hidden,
-        discount=config.value_discount,
-        lambda_=config.value_lambda,
-        learning_rate=config.value_learning_rate,
-        torso=agent.network.torso,
-        filters=agent.network.filters,
-        prepare=prepare,
-    )
-    return MetaGradient(learner, meta_value, config.entropy_cost, agent.frame_stack)
-
-
-def validation_agent(agent: AgentConfig, config: DiscoverConfig) -> AgentConfig:
-    """The agent for validation rollouts: with other sizes and without replay."""
-    return dataclasses.replace(
-        agent,
-        num_envs=config.validation_envs,
-        unroll=config.validation_unroll,
-        batch=config.validation_envs,
-        replay_fraction=0.0,
-    )
-
-
 def is_finite(state: PyTree) -> Array:
     """Whether a state is free of NaN and infinity, from which no agent recovers: [] bool."""
     leaves = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
 
 
-class Agents:
-    """Pure functions of one agent of a group; callers vmap them."""
+class BaseAgents:
+    """What the agents of a group have in common, compiled or on the host."""
 
-    def __init__(self, group: Group, config: DiscoverConfig, rule: Rule) -> None:
-        self._config = config
-        self._agent = group.agent
-        self._validation_agent = validation_agent(group.agent, config)
-        self._tasks = family_or_task(group.env)
+    def __init__(
+        self,
+        group: Group,
+        config: DiscoverConfig,
+        rule: Rule,
+        tasks: Family | LoneTask | HostEnvironment,
+        prepare: Callable[[PyTree], PyTree] | None = None,
+    ) -> None:
+        self._config, self._agent = config, group.agent
+        # For validation rollouts: with other sizes and without replay.
+        self._validation_agent = dataclasses.replace(
+            group.agent,
+            num_envs=config.validation_envs,
+            unroll=config.validation_unroll,
+            batch=config.validation_envs,
+            replay_fraction=0.0,
+        )
         self.learner = make_learner(
             group.agent,
             rule,
-            self._tasks.num_actions,
-            self._tasks.observation,
+            tasks.num_actions,
+            tasks.observation,
+            prepare=prepare,
             mixed_mode=config.mixed_mode,
         )
-        self.meta_gradient = meta_gradient_of(
-            config, group.agent, self.learner, self._tasks.observation
+        self.meta_value = MetaValue(  # with the agent's torso
+            frames.stacked(tasks.observation, group.agent.frame_stack),
+            hidden=config.value_hidden,
+            discount=config.value_discount,
+            lambda_=config.value_lambda,
+            learning_rate=config.value_learning_rate,
+            torso=group.agent.network.torso,
+            filters=group.agent.network.filters,
+            prepare=prepare,
         )
-        self.meta_value = self.meta_gradient.meta_value
+        self.meta_gradient = MetaGradient(
+            self.learner, self.meta_value, config.entropy_cost, group.agent.frame_stack
+        )
+
+    def _new_life(
+        self, train: Callable[[Array], TrainState], value_key: Key, budget_key: Key, **state: Any
+    ) -> AgentState:
+        """A life with a budget of experience; `train` makes an agent that lives so many updates."""
+        budget = draw_lifetime(budget_key, self._config.lifetimes)
+        return AgentState(
+            training=train(updates_within(self._agent, budget)),
+            meta_value=self.meta_value.init(value_key),
+            budget=budget,
+            critic=meta_critic.prior(self._config.objective),
+            **state,
+        )
+
+
+class Agents(BaseAgents):
+    """Pure functions of one agent of a group; callers vmap them."""
+
+    def __init__(self, group: Group, config: DiscoverConfig, rule: Rule) -> None:
+        self._tasks = family_or_task(group.env)
+        super().__init__(group, config, rule, self._tasks)
 
     def _learning_agent(self, task: PyTree) -> CompiledAgent:
         return CompiledAgent(self._agent, self._tasks.environment(task), self.learner)
@@ -157,22 +164,19 @@ class Agents:
             key, 6
         )
         task = self._tasks.sample(task_key, "train")
-        budget = draw_lifetime(budget_key, self._config.lifetimes)
-        lifetime = updates_within(self._agent, budget)
-        return AgentState(
+        return self._new_life(
+            lambda lifetime: self._learning_agent(task).init(training_key, lifetime),
+            value_key,
+            budget_key,
+            key=key,
+            lives=lives,
             task=task,
-            training=self._learning_agent(task).init(training_key, lifetime),
             validation=acting.init(
                 self._validator(task).stacked_environment,
                 validation_key,
                 self._config.validation_envs,
                 self.learner.network.state,
             ),
-            meta_value=self.meta_value.init(value_key),
-            key=key,
-            budget=budget,
-            lives=lives,
-            critic=meta_critic.prior(self._config.objective),
             reference=self._tasks.reference(task) if self._config.in_pairs else (),
         )
 
@@ -210,7 +214,11 @@ class Agents:
             self._critic(state, training.steps),
         )
         if kept:
-            training = _with_new_randomness(kept[0])
+            # With the same random numbers, the next window would mostly see the data that the rule
+            # has just been fitted to.
+            training = kept[0]
+            new_key = jax.random.fold_in(training.key, 0x11FE)
+            training = dataclasses.replace(training, key=new_key)
         if stride > window:
             last = training, meta_value
             last, _, more = self._updates(eta, state.task, last, stride - window)
@@ -252,15 +260,6 @@ class Agents:
 
         last, (records, metrics) = jax.lax.scan(update, start, length=count)
         return last, records, metrics
-
-
-def _with_new_randomness(training: TrainState) -> TrainState:
-    """Replaces the random key, so that the updates of a look ahead are not repeated.
-
-    With the same random numbers, the next window would mostly see the data that the rule has just
-    been fitted to.
-    """
-    return dataclasses.replace(training, key=jax.random.fold_in(training.key, 0x11FE))
 
 
 def _join(one: PyTree, two: PyTree) -> PyTree:

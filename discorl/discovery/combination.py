@@ -49,20 +49,17 @@ class Combination:
         The Adams, see `init`, are donated. Returns the new parameters, the Adams, metrics of the
         whole, and norms of the meta-gradients of each block, [agents].
         """
-        adams = list(optimizers) if self._config.per_agent_adam else None
+        per_agent = self._config.per_agent_adam
+        adams = dict(enumerate(optimizers)) if per_agent else dict.fromkeys(gradients)
         rows, norms = {}, {}
         for i, of_block in gradients.items():
-            place = jax.tree.leaves(of_block)[0].sharding
-            rows[i], adam, norms[i] = self._contribute(
-                jax.device_put(eta, place), None if adams is None else adams[i], of_block
-            )
-            if adams is not None:
-                adams[i] = adam
+            eta_there = jax.device_put(eta, jax.tree.leaves(of_block)[0].sharding)
+            rows[i], adams[i], norms[i] = self._contribute(eta_there, adams[i], of_block)
         like = jax.eval_shape(_row, eta, eta, jnp.zeros(2))
         # On the default device, like everything else that does not belong to one block.
         total = jax.device_put(self._sum(rows, like), jax.local_devices()[0])
-        eta, adam, whole = self._move(eta, None if adams is not None else optimizers, total)
-        return eta, adam if adams is None else tuple(adams), whole, norms
+        eta, adam, whole = self._move(eta, None if per_agent else optimizers, total)
+        return eta, tuple(adams.values()) if per_agent else adam, whole, norms
 
     def contribute(
         self, eta: Params, optimizers: PyTree, gradients: Params

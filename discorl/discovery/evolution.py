@@ -166,7 +166,7 @@ class Evolution:
     def _moved(
         self, state: EvolutionState, first: Params, second: Params, step: Array, count: Array
     ) -> tuple[EvolutionState, dict[str, Array]]:
-        """The state after a generation, the first of which has count 1."""
+        """The state after generation number `count`, from 1."""
         eta, momentum, metrics = self._strategy.move(state.eta, state.momentum, first, second, step)
         share = (1 + self.config.averaging) / (count + self.config.averaging)
         average = jax.tree.map(lambda x, y: x + share * (y - x), state.average, eta)

@@ -11,31 +11,64 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discorl.agent.assembly import make_learner
 from discorl.agent.replay import ReplayState
-from discorl.discovery import meta_critic
 from discorl.discovery.agents import (
     AgentState,
+    BaseAgents,
     critic_of,
-    draw_lifetime,
-    meta_gradient_of,
-    updates_within,
-    validation_agent,
 )
 from discorl.discovery.config import DiscoverConfig, Group
-from discorl.discovery.host_windows import Actors, Window
 from discorl.discovery.meta_gradient import Update
 from discorl.envs.host import HostEnvironment
 from discorl.rules import Rule
+from discorl.runs.metrics import EPISODES
 from discorl.training.host.actor_thread import ActorThread
-from discorl.training.host.agent import HostAgent
+from discorl.training.host.agent import HostAgent, acting_key
+from discorl.training.host.rollout import Episode, mean_episode
 from discorl.training.state import TrainState, add_and_sample, scale_rewards
 from discorl.types import Array, Key, Metrics, Params, PyTree, Trajectory, UserError
 
 HostStates = tuple[AgentState, ...]
 
 
-class HostAgents:
+@dataclasses.dataclass(frozen=True)
+class Actors:
+    """The actors of an agent in one of its lives."""
+
+    training: ActorThread
+    validation: ActorThread
+
+    def close(self) -> None:
+        self.training.close()
+        self.validation.close()
+
+
+@dataclasses.dataclass
+class Window:
+    """An agent during a meta-step, and its records."""
+
+    actors: Actors
+    agent: AgentState  # without its replay
+    replay: ReplayState | None
+    updates: list[Update] = dataclasses.field(default_factory=list)
+    metrics: list[Metrics] = dataclasses.field(default_factory=list)  # also of updates after it
+    episodes: list[Episode] = dataclasses.field(default_factory=list)
+
+    def act(self) -> None:
+        """Requests the next rollout, with the newest parameters."""
+        training = self.agent.training
+        self.actors.training.ask(training.learner.params, acting_key(training.key))
+
+    def act_for_validation(self) -> None:
+        _, key = jax.random.split(self.agent.key)
+        self.actors.validation.ask(self.agent.training.learner.params, key)
+
+    def returns(self) -> dict[str, float]:
+        """Metrics of the finished episodes; NaN if there are none."""
+        return {EPISODES: float(len(self.episodes)), **mean_episode(self.episodes)}
+
+
+class HostAgents(BaseAgents):
     """One group of agents; the state of a block is a tuple of its agents' states.
 
     Environments start with the first meta-step after `init`, `restart`, `close` or a resume.
@@ -57,23 +90,14 @@ class HostAgents:
                 "environments cannot go back into a window: expected at least the window's "
                 f"length, {config.window}, or 0 for the same"
             )
-        self._config, self._number = config, number  # of the group, for seeds
-        learner = make_learner(
-            group.agent,
-            rule,
-            environment.num_actions,
-            environment.observation,
-            prepare=environment.prepare,
-            mixed_mode=config.mixed_mode,
+        super().__init__(group, config, rule, environment, environment.prepare)
+        self._number = number  # of the group, for seeds
+        self._host_agent, validator = (
+            HostAgent(agent, environment, self.learner)
+            for agent in (self._agent, self._validation_agent)
         )
-        self._agent = HostAgent(group.agent, environment, learner)
-        validator = HostAgent(validation_agent(group.agent, config), environment, learner)
         # All actors are copies of these and share their compiled programs.
-        self._prototypes = self._agent.actor(0), validator.actor(0)
-        self.meta_gradient = meta_gradient_of(
-            config, group.agent, learner, environment.observation, environment.prepare
-        )
-        self.meta_value = self.meta_gradient.meta_value
+        self._prototypes = self._host_agent.actor(0), validator.actor(0)
         self._begin = jax.jit(self.begin)
         self._update = jax.jit(self.update, donate_argnums=0)
         self._differentiate = jax.jit(self.differentiate)
@@ -84,17 +108,13 @@ class HostAgents:
     # --- pure functions of one agent --------------------------------------------------------------
 
     def begin(self, key: Key, lives: Array) -> AgentState:
-        """A new life: a fresh agent, and a budget of experience."""
         key, training_key, value_key, budget_key = jax.random.split(key, 4)
-        budget = draw_lifetime(budget_key, self._config.lifetimes)
-        lifetime = updates_within(self._agent.config, budget)
-        return AgentState(
-            training=self._agent.init(training_key, lifetime),
-            meta_value=self.meta_value.init(value_key),
+        return self._new_life(
+            lambda lifetime: self._host_agent.init(training_key, lifetime),
+            value_key,
+            budget_key,
             key=key,
-            budget=budget,
             lives=lives,
-            critic=meta_critic.prior(self._config.objective),
         )
 
     def update(
@@ -111,7 +131,7 @@ class HostAgents:
         """
         before = agent.training
         key, replay_key = jax.random.split(before.key)
-        replay, batch = add_and_sample(self._agent.config, replay, fresh, replay_key)
+        replay, batch = add_and_sample(self._agent, replay, fresh, replay_key)
         learner, meta_value, metrics = self.meta_gradient.update(
             before.learner, agent.meta_value, eta, batch
         )
@@ -126,9 +146,8 @@ class HostAgents:
         updates: Sequence[Update],
         validation: Trajectory,
     ) -> tuple[Params, AgentState, Metrics]:
-        """Pulls the meta-gradient back through a window of updates."""
         # Like the meta-value function's batches.
-        validation = scale_rewards(self._agent.config, validation)
+        validation = scale_rewards(self._agent, validation)
         gradient, meta_value, metrics = self.meta_gradient.differentiate(
             eta,
             _stack(updates),
@@ -151,7 +170,6 @@ class HostAgents:
         return tuple(self._begin(key, jnp.int32(0)) for key in keys)
 
     def restart(self, state: HostStates, i: int, first: int = 0) -> HostStates:
-        """Starts a new life of agent `i` of a block, in new environments."""
         if first + i in self._actors:
             self._actors.pop(first + i).close()
         fresh = self._begin(state[i].key, state[i].lives + 1)
@@ -187,7 +205,11 @@ class HostAgents:
         between = self._config.updates_per_meta_step - self._config.window
         validated: list[tuple[Params, Metrics]] = []
         for window in windows:
-            validated.append(self._validate(window, eta))
+            gradient, window.agent, metrics = self._differentiate(
+                eta, window.agent, window.updates, window.actors.validation.wait().trajectory
+            )
+            window.updates.clear()
+            validated.append((gradient, metrics))
             if between:
                 window.act()
         for left in reversed(range(between)):
@@ -213,15 +235,6 @@ class HostAgents:
         window.metrics.append(metrics)
         window.episodes += rollout.episodes
         return record
-
-    def _validate(self, window: Window, eta: Params) -> tuple[Params, Metrics]:
-        """The meta-gradient, and metrics of the validation data."""
-        validation = window.actors.validation.wait().trajectory
-        gradient, window.agent, metrics = self._differentiate(
-            eta, window.agent, window.updates, validation
-        )
-        window.updates.clear()
-        return gradient, metrics
 
     def _open(self, state: HostStates, first: int) -> list[Window]:
         """Starts missing environments; returns the windows of all agents."""

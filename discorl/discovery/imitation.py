@@ -14,7 +14,7 @@ from discorl.agent import frames
 from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.population import Population
-from discorl.discovery.teachers import MuesliTeacher, Teacher
+from discorl.discovery.teachers import Teacher
 from discorl.rules import Disco, returns
 from discorl.rules.disco import DiscoState, Targets
 from discorl.runs import processes
@@ -43,7 +43,7 @@ class ImitatedState(DiscoState):
 class Imitated(Disco):
     """The Disco rule with a teacher's policy target; a metric says how far its own one is."""
 
-    teacher: Teacher = dataclasses.field(default_factory=MuesliTeacher)
+    teacher: Teacher = dataclasses.field(default_factory=Teacher)
 
     def init_state(self, lifetime: Array) -> ImitatedState:
         return ImitatedState.of(super().init_state(lifetime), self.teacher.init_state(lifetime))

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -103,10 +104,6 @@ def family_or_task(env: str) -> Family | LoneTask:
     return LoneTask.of(environment)
 
 
-def _rows(tree: PyTree, chosen: np.ndarray) -> PyTree:
-    return jax.tree.map(lambda x: x[chosen], tree)
-
-
 def _divide(total: np.ndarray, count: np.ndarray) -> np.ndarray:
     return np.where(count > 0, total / np.maximum(count, 1), math.nan)
 
@@ -147,19 +144,9 @@ class Lives:
         """The same parameters for `count` lives: leaves [count, ...]."""
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), eta)
 
-    def run(
-        self,
-        etas: Params,
-        tasks: PyTree,
-        keys: Key,
-        learning_rates: Array | float,
-        updates: int,
-    ) -> Record:
-        """Runs lives, each with its eta, task and key: leaves [L, ...].
-
-        There is one learning rate for all, or one for each, [L].
-        """
-        return self.start(etas, tasks, keys, learning_rates, updates)()
+    def run(self, *arguments: Any) -> Record:
+        """Runs lives and waits for their record; see `start`."""
+        return self.start(*arguments)()
 
     def start(
         self,
@@ -171,10 +158,10 @@ class Lives:
         *,
         place: int = 0,
     ) -> Callable[[], Record]:
-        """Like `run`, but returns a function that waits for the record.
+        """Runs lives, each with its eta, task and key, leaves [L, ...]; the result waits for them.
 
-        Calls go to the devices of all processes in turn, starting at index `place`. All processes
-        get the whole record.
+        There is one learning rate for all, or one for each, [L]. Calls go to the devices of all
+        processes in turn, starting at index `place`. All processes get the whole record.
         """
         count = keys.shape[0]
         rates = jnp.broadcast_to(jnp.asarray(learning_rates, jnp.float32), (count,))
@@ -185,7 +172,8 @@ class Lives:
             if processes.owns(device):
                 # The last life pads the last call.
                 chosen = np.minimum(np.arange(first, first + self.size), count - 1)
-                arguments = _rows((etas, tasks, keys, rates), chosen)
+                everyone = etas, tasks, keys, rates
+                arguments = jax.tree.map(lambda x, chosen=chosen: x[chosen], everyone)
                 arguments = jax.device_put(arguments, device)
                 parts[call] = self._program(*arguments, jnp.int32(updates))
 

@@ -43,7 +43,7 @@ from discorl.runs import (
     shared,
     tracking,
 )
-from discorl.runs.files import write_atomically
+from discorl.runs.files import write_bytes
 from discorl.runs.history import History
 from discorl.runs.interrupts import Stopped, interrupts
 from discorl.runs.metrics import BEST_SCORE, WALL_TIME
@@ -193,7 +193,12 @@ class _Loop:
             except EnvironmentFailure as error:
                 if done > saved:
                     self._save(done, state)
-                raise self._with_advice(done, error) from error
+                if self._run is None:
+                    raise
+                raise EnvironmentFailure(
+                    f"{error}. The run is saved as of meta-step {done}; continue with "
+                    f"`--resume {self._run.path}`"
+                ) from error
         return self._finish(state, done)
 
     def _initial_state(self) -> DiscoverState:
@@ -237,34 +242,22 @@ class _Loop:
         self._log_rows([place | row])
         self._log_rows([place | agent for agent in agents], "agents")
 
-    def _with_advice(self, done: int, error: EnvironmentFailure) -> EnvironmentFailure:
-        if self._run is None:
-            return error
-        return EnvironmentFailure(
-            f"{error}. The run is saved as of meta-step {done}; continue with "
-            f"`--resume {self._run.path}`"
-        )
-
     def _evaluate_if_due(self, done: int, state: DiscoverState) -> DiscoverState:
         """Evaluates if due; a resumed run repeats an evaluation in which an environment failed."""
         due = done % self._config.evaluate_every == 0 or done == self._config.meta_steps
         if not due or processes.exchange(self._evaluated)[0] == done:
             return state
-        return self._evaluate(done, state)
-
-    def _evaluate(self, done: int, state: DiscoverState) -> DiscoverState:
-        """Scores the rule and keeps the best one so far in the state."""
         eta = self._method.eta(state.search)
         with compilation.Stopwatch() as watch:
             score = self._scoring(eta)
         self._seconds += watch.seconds
         for name, value in score.returns.items():
             if math.isnan(value):
-                message = (
-                    f"no agent ended an episode in the last {LAST:.0%} of its updates in {name}"
+                print(
+                    f"no score at meta-step {done}: no agent ended an episode in the last "
+                    f"{LAST:.0%} of its updates in {name}; raise evaluate_updates",
+                    file=sys.stderr,
                 )
-                advice = "raise evaluate_updates"
-                print(f"no score at meta-step {done}: {message}; {advice}", file=sys.stderr)
         if score.mean > float(state.best_score):
             state = DiscoverState(state.search, eta, jnp.float32(score.mean), jnp.int32(done))
         row = {"update": done, WALL_TIME: self._seconds} | score.row()
@@ -275,10 +268,11 @@ class _Loop:
         return state
 
     def _save(self, done: int, state: DiscoverState) -> None:
-        if self._run is not None:
-            self._run.save(done, state)
-            self._write_files(done, state)
-        if self._run is not None and self._run.writes:
+        if self._run is None:
+            return
+        self._run.save(done, state)
+        self._write_files(done, state)
+        if self._run.writes:
             names = dict.fromkeys(group.env.partition(":")[0] for group in self._config.population)
             curves.discovery_curve(
                 self._run.curve_path,
@@ -291,20 +285,13 @@ class _Loop:
         assert self._run is not None
         if not self._run.writes:
             return
-        costs = json.dumps(self._method.costs()).encode()
-        write_atomically(self._run.path / COSTS, lambda file: file.write(costs))
+        write_bytes(self._run.path / COSTS, json.dumps(self._method.costs()).encode())
         score = float(state.best_score)
+        current = _provenance(self._config, self._versions, done)
+        self._rule.save(self._run.path / "rule.npz", self._method.eta(state.search), current)
         best = _provenance(self._config, self._versions, int(state.best_meta_step))
         best |= {"score": score if math.isfinite(score) else None}
-        for name, eta, metadata in (
-            (
-                "rule.npz",
-                self._method.eta(state.search),
-                _provenance(self._config, self._versions, done),
-            ),
-            ("best.npz", state.best_eta, best),
-        ):
-            self._rule.save(self._run.path / name, eta, metadata)
+        self._rule.save(self._run.path / "best.npz", state.best_eta, best)
 
     def _finish(self, state: DiscoverState, done: int) -> DiscoverResult:
         return DiscoverResult(

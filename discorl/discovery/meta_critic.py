@@ -135,28 +135,17 @@ def learn(
     # [groups, agents]: which lives end in which group.
     chosen = (jnp.asarray(group_of) == jnp.arange(groups)[:, None]) & ends
 
-    def added(old: Array, of_lives: Array) -> Array:
-        return DECAY * old + jnp.tensordot(chosen.astype(of_lives.dtype), of_lives, axes=1)
+    def added(old: Array, new: Array) -> Array:
+        return DECAY * old + jnp.tensordot(chosen.astype(new.dtype), new, axes=1)
 
-    ended = Moments(
-        count=added(state.ended.count, count),
-        x=added(state.ended.x, sum_x),
-        xx=added(state.ended.xx, sum_xx),
-        y=added(state.ended.y, count * y[:, None]),
-        xy=added(state.ended.xy, sum_x * y[:, None, None]),
-    )
+    of_lives = Moments(count, sum_x, sum_xx, count * y[:, None], sum_x * y[:, None, None])
+    ended = jax.tree.map(added, state.ended, of_lives)
 
     def continued(total: Array) -> Array:
         return jnp.where(over.reshape(-1, *[1] * (total.ndim - 1)), 0, total)
 
-    return CriticState(
-        count=continued(count),
-        x=continued(sum_x),
-        xx=continued(sum_xx),
-        outcome=continued(outcomes),
-        ended=ended,
-        coefficients=regress(ended),
-    )
+    count, sum_x, sum_xx, outcomes = map(continued, (count, sum_x, sum_xx, outcomes))
+    return CriticState(count, sum_x, sum_xx, outcomes, ended, regress(ended))
 
 
 def regress(moments: Moments) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 from discorl.discovery.config import DiscoverConfig
 from discorl.discovery.evolution import Evolution, EvolutionState, LifeGroup
 from discorl.discovery.lives import Lives, family_or_task
-from discorl.discovery.population import Columns, Population, PopulationState
+from discorl.discovery.population import Population, PopulationState
 from discorl.discovery.strategy import named_scales
 from discorl.rules import Rule
 from discorl.runs.metrics import EPISODES, RETURN, SCORE, known_mean
@@ -33,8 +33,7 @@ class Method(Protocol):
     def step(self, state: Any) -> tuple[Any, Row, list[Row]]:
         """Makes one step; returns the new state, metrics, and those of each agent, if any.
 
-        Raises:
-            EnvironmentFailure: an environment on the host failed; the state is still valid.
+        If an environment on the host fails, the state is still valid.
         """
 
     def eta(self, state: Any) -> Params:
@@ -64,8 +63,7 @@ class MetaGradients(Method):
     def __init__(self, config: DiscoverConfig, rule: Rule, costs: Sequence[float] = ()) -> None:
         self.population = Population(config, rule, costs=costs)
         self.host_environments = self.population.host_environments
-        counted = enumerate(self.population.counts)
-        self._groups = [group for group, count in counted for _ in range(count)]  # of each agent
+        self._groups = self.population.group_of.tolist()  # of each agent
         self._names = [group.name for group in config.groups()]
 
     def init(self, eta: Params, key: Key) -> PopulationState:
@@ -76,7 +74,11 @@ class MetaGradients(Method):
 
     def step(self, state: PopulationState) -> tuple[PopulationState, Row, list[Row]]:
         state, whole, by_agent = self.population.meta_step(state)
-        row = _means(by_agent) | {name: float(x) for name, x in sorted(whole.items())}
+        # Means over the agents with a value, and totals.
+        row = {name: float(known_mean(values)) for name, values in sorted(by_agent.items())}
+        for name in ("meta/dropped", EPISODES, "life/number"):
+            row[name] = int(by_agent[name].sum())
+        row |= {name: float(x) for name, x in sorted(whole.items())}
         row |= self._returns(by_agent[RETURN])
         agents = [
             {"agent": i, "group": group}
@@ -90,7 +92,6 @@ class MetaGradients(Method):
         return state.eta_ema
 
     def costs(self) -> list[float]:
-        """Seconds of the last step."""
         return list(self.population.seconds)
 
     def close(self) -> None:
@@ -103,13 +104,6 @@ class MetaGradients(Method):
             f"{RETURN}/{name}": float(known_mean(by_agent[names == name]))
             for name in dict.fromkeys(self._names)
         }
-
-
-def _means(by_agent: Columns) -> Row:
-    """Metrics of the population: means over the agents with a value, and totals."""
-    means = {name: float(known_mean(values)) for name, values in sorted(by_agent.items())}
-    totals = {name: int(by_agent[name].sum()) for name in ("meta/dropped", EPISODES, "life/number")}
-    return means | totals
 
 
 class Evolving(Method):

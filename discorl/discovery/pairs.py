@@ -56,11 +56,6 @@ class Pairs:
     """The programs that perturb a rule for each agent and move its evolved parts."""
 
     def __init__(self, config: DiscoverConfig, rule: Rule, groups: Sequence[Group]) -> None:
-        """Prepares the programs.
-
-        Raises:
-            UserError: a group has an odd number of agents, or the rule has no such part.
-        """
         for group in groups:
             require_pairs(group.name, group.count)
         self._config, self._meta_steps = config.evolution, config.meta_steps

@@ -47,9 +47,6 @@ class AgentGroup(Protocol):
 
     on_host: bool  # whether environments may fail
 
-    def begin(self, key: Key, lives: Array) -> Any:
-        """One agent at the start of a life, after `lives` others."""
-
     def init(self, keys: Key) -> Any:
         """Agents at the start of their first lives, one for each key."""
 
@@ -58,10 +55,8 @@ class AgentGroup(Protocol):
 
         If agents live in pairs, the evolved parts of the parameters have leaves [agents, ...]. The
         block's first agent is number `first` of the group. The state is donated, unless the group
-        is on the host. Meta-gradients have leaves [agents, ...], metrics are [agents] each.
-
-        Raises:
-            EnvironmentFailure: an environment on the host failed; the state is still valid.
+        is on the host. Meta-gradients have leaves [agents, ...], metrics are [agents] each. If
+        an environment on the host fails, the state is still valid.
         """
 
     def restart(self, state: Any, i: int, first: int = 0) -> Any:
@@ -82,14 +77,14 @@ class _CompiledAgents(AgentGroup):
             gradient, state, metrics = agents.meta_step(eta, state)
             return pairs.without_evolved(gradient) if pairs else gradient, state, metrics
 
+        def place(group: AgentState, agent: AgentState, i: Array) -> AgentState:
+            return jax.tree.map(lambda slots, new: slots.at[i].set(new), group, agent)
+
         # One program for first and later lives of all agents.
-        self._begin = jax.jit(agents.begin)
+        self.begin = jax.jit(agents.begin)
         axes = pairs.axes if pairs else None, 0
         self._step = jax.jit(jax.vmap(step, in_axes=axes), donate_argnums=1)
-        self._place = jax.jit(_place, donate_argnums=0)
-
-    def begin(self, key: Key, lives: Array) -> AgentState:
-        return self._begin(key, lives)
+        self._place = jax.jit(place, donate_argnums=0)
 
     def init(self, keys: Key) -> AgentState:
         agents = [self.begin(key, jnp.int32(0)) for key in keys]
@@ -161,8 +156,8 @@ class Population:
         self._own = [i for i, device in enumerate(self.devices) if processes.owns(device)]
         self.seconds = [float(cost) for cost in costs]  # of each block in the last meta-step
         self._combination = Combination(config, blocks.OrderedSum(self.blocks, self.devices, every))
-        self._group_of = np.repeat(np.arange(len(self.counts)), self.counts)  # of each agent
-        self._learn = jax.jit(lambda *data: meta_critic.learn(self._group_of, *data))
+        self.group_of = np.repeat(np.arange(len(self.counts)), self.counts)  # of each agent
+        self._learn = jax.jit(lambda *data: meta_critic.learn(self.group_of, *data))
         self._update_ema = jax.jit(
             lambda ema, eta: optax.incremental_update(eta, ema, 1 - config.ema)
         )
@@ -172,7 +167,10 @@ class Population:
         states: list[Any] = [None] * len(self.blocks)
         for i in self._own:
             block = self.blocks[i]
-            keys = self._first_keys(jax.random.fold_in(key, block.group), self.counts[block.group])
+            # The agents of a pair share a key, now and in all later lives.
+            alike = 2 if self._pairs else 1
+            group_key = jax.random.fold_in(key, block.group)
+            keys = jnp.repeat(jax.random.split(group_key, self.counts[block.group] // alike), alike)
             chosen = keys[block.first : block.first + block.count]
             states[i] = self.groups[block.group].init(jax.device_put(chosen, self.devices[i]))
         optimizers = self._combination.init(
@@ -180,17 +178,11 @@ class Population:
         )
         dropped = jnp.zeros(sum(self.counts), jnp.int32)
         has_critic = self.config.objective == "meta_critic"
-        critic = meta_critic.init(self._group_of) if has_critic else ()
+        critic = meta_critic.init(self.group_of) if has_critic else ()
         evolution = self._pairs.init(eta, jax.random.fold_in(key, 0xE5)) if self._pairs else ()
         return self.place(
             PopulationState(eta, eta, tuple(states), optimizers, dropped, critic, evolution)
         )
-
-    def _first_keys(self, key: Key, count: int) -> Key:
-        """Keys of the agents of a group; those of a pair share one, now and in all later lives."""
-        if self._pairs is None:
-            return jax.random.split(key, count)
-        return jnp.repeat(jax.random.split(key, count // 2), 2)
 
     def place(self, state: PopulationState) -> PopulationState:
         """The state with every block on its device."""
@@ -210,10 +202,7 @@ class Population:
         """Runs a window of every agent, moves the rule, and restarts agents whose life is over.
 
         The state is donated. Returns the new state and metrics of the whole and of each agent,
-        [agents].
-
-        Raises:
-            EnvironmentFailure: an environment on the host failed; the state is still valid.
+        [agents]. If an environment on the host fails, the state is still valid.
         """
         # Blocks that may fail come first, before any array is donated, and fail in all processes.
         on_host = [i for i in self._own if self.groups[self.blocks[i].group].on_host]
@@ -320,11 +309,5 @@ class Population:
         return dataclasses.replace(state, blocks=tuple(states))
 
     def close(self) -> None:
-        """Closes environments on the host; another meta-step would start new ones."""
         for group in self.groups:
             group.close()
-
-
-def _place(group: AgentState, agent: AgentState, i: Array) -> AgentState:
-    """Writes one agent into its group."""
-    return jax.tree.map(lambda slots, new: slots.at[i].set(new), group, agent)

@@ -128,8 +128,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "evaluate_updates": 300,
         "checkpoint_every": 5,
     },
-    # The paper's settings (Oh et al., Nature 648, 2025), on the families of this package. What the
-    # paper leaves open, the networks and replay, is as in the published demo and its evaluations.
+    # The paper's settings (Oh et al., Nature 648, 2025), on the families of this package. Those not
+    # listed here are the defaults of `DiscoverConfig`. What the paper leaves open, the networks and
+    # replay, is as in the published demo and its evaluations.
     "paper": {
         "agents": 4,
         "population": (
@@ -140,21 +141,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             {"env": "memory", "agent": {"lstm": 256}},
         ),
         "meta_steps": 100_000,
-        "window": 20,
         "lifetimes": (20_000_000, 50_000_000, 100_000_000, 200_000_000),
-        "meta_learning_rate": 1e-3,
-        "per_agent_adam": True,
-        "num_envs": 10,
-        "unroll": 29,
-        "batch": 96,
-        "replay_fraction": 0.9,
-        "validation_envs": 48,
-        "validation_unroll": 29,
-        "learning_rate": 3e-4,
-        "discount": 0.997,
-        "value_learning_rate": 3e-4,
-        "value_discount": 0.997,
-        "value_lambda": 0.95,
         "evaluate_on": (
             "grid:size=9,seed=1,split=held_out",
             "tabular:seed=1,split=held_out",

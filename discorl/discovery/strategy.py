@@ -189,11 +189,7 @@ class Strategy:
 
 
 def named_scales(named: Sequence[str], rule: Rule) -> Mapping[str, float]:
-    """Scales of a rule's parts, 0 for parts that are not named; the rule's own if none is named.
-
-    Raises:
-        UserError: the rule has no such part.
-    """
+    """Scales of a rule's parts, 0 for parts that are not named; the rule's own if none is named."""
     if not named:
         return rule.noise_scales
     shapes = jax.eval_shape(rule.init_params, jax.random.key(0))

@@ -5,7 +5,6 @@ distribution, as those of the Disco rule are.
 """
 
 import dataclasses
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,41 +20,11 @@ _PREFIX = "imitation:"
 _CLIP = 1.0  # of the advantages, as in Muesli
 
 
-class Teacher(Protocol):
-    """Makes policy targets over an agent's life."""
+class Teacher:
+    """Muesli's update as a distribution, see `improved_policy`; other teachers extend this."""
 
     def init_state(self, lifetime: Array) -> PyTree:
         """What the teacher remembers at the beginning of a life of so many updates, [] int32."""
-
-    def policy(
-        self,
-        state: PyTree,
-        trajectory: Trajectory,
-        online: Outputs,
-        target: Outputs,
-        q_target: Array,
-        discount: float,
-    ) -> tuple[Array, PyTree]:
-        """A policy to move towards, and the teacher's next state.
-
-        Args:
-            state: the teacher's state.
-            trajectory: experience, [T, B].
-            online: what the rule was told of the network's outputs, [T+1, B, ...].
-            target: and of the target network's.
-            q_target: returns G of the Disco rule, [T, B].
-            discount: the agent's.
-
-        Returns:
-            logits, [T, B, A]; the state.
-        """
-
-
-@dataclasses.dataclass(frozen=True)
-class MuesliTeacher(Teacher):
-    """Muesli's update as a distribution; see `improved_policy`."""
-
-    def init_state(self, lifetime: Array) -> PyTree:
         return ()
 
     def policy(
@@ -67,6 +36,11 @@ class MuesliTeacher(Teacher):
         q_target: Array,
         discount: float,
     ) -> tuple[Array, PyTree]:
+        """Logits of a policy to move towards, [T, B, A], and the teacher's next state.
+
+        Online and target outputs are what the rule was told of the networks', [T+1, B, ...], and
+        `q_target` has the returns G of the Disco rule, [T, B].
+        """
         return improved_policy(trajectory, online, target, q_target, _CLIP), state
 
 
@@ -117,15 +91,11 @@ def name_of(start: str) -> str | None:
 
 
 def load(start: str, rules_path: str | None = None) -> Teacher:
-    """The teacher of an imitation: Muesli's update, or a lean rule by its name or file.
-
-    Raises:
-        UserError: there is no such rule, or it is of another kind.
-    """
+    """The teacher of an imitation: Muesli's update, or a lean rule by its name or file."""
     name = name_of(start)
     assert name is not None, "only imitations have teachers"
     if name == MUESLI:
-        return MuesliTeacher()
+        return Teacher()
     rule, eta = rules.load(name, rules_path=rules_path)
     if not isinstance(rule, Lean):
         raise UserError(

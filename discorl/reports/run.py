@@ -156,16 +156,16 @@ def _charts(shown: Sequence[_Shown]) -> Iterator[LineChart]:
                 line = _line(series, columns, along, column)
                 if np.isfinite(line.y).any():
                     lines.setdefault((column, table, label), []).append(line)
-    for number, name in enumerate(sorted(lines, key=lambda name: (_rank(name[0]), name))):
+    # What is looked at first comes first.
+    kinds = ("return", "score", "length", "loss", "entropy", "kl")
+
+    def rank(name: tuple[str, str, str]) -> tuple[int, tuple[str, str, str]]:
+        return next((i for i, part in enumerate(kinds) if part in name[0]), len(kinds)), name
+
+    for number, name in enumerate(sorted(lines, key=rank)):
         column, table, label = name
         title = column if table == "metrics" else f"{column} ({table})"
         yield LineChart(f"metric-{number}", title, label, "", tuple(lines[name]))
-
-
-def _rank(name: str) -> int:
-    """What is looked at first comes first."""
-    kinds = ("return", "score", "length", "loss", "entropy", "kl")
-    return next((i for i, part in enumerate(kinds) if part in name), len(kinds))
 
 
 def _line(series: int, columns: Columns, along: str, name: str) -> Line:
@@ -205,28 +205,23 @@ def _facts(each: _Shown) -> dict[str, str | Cell]:
     done = {name: f"{int(metrics[name].max()):,}" for name in ("update", STEP) if name in metrics}
     if each.discovery:
         best = each.tables.get("evaluation", {}).get(BEST_SCORE, np.zeros(0))
+        recent = {"recent return": recent_return(metrics), "recent score": recent_score(metrics)}
         return facts | {
             "meta-steps": done.get("update", "0"),
-            **_recent(metrics),
+            **{name: _number(value) for name, value in recent.items() if math.isfinite(value)},
             "best score": _number(best[-1]) if len(best) else "",
         }
     seeds = [int(seed) for seed in np.unique(metrics.get("seed", ()))]
-    recent = [recent_return(metrics, seed) for seed in seeds]
+    returns = [recent_return(metrics, seed) for seed in seeds]
     reference = _reference(each.run)
-    scores = [reference.score(value) for value in recent] if reference is not None else []
+    scores = [reference.score(value) for value in returns] if reference is not None else []
     return facts | {
         "updates": done.get("update", "0"),
         "steps": done.get(STEP, "0"),
         "seeds": ", ".join(map(str, seeds)),
-        "recent return": _over_seeds(recent),
+        "recent return": _over_seeds(returns),
         "score": _over_seeds(scores),
     }
-
-
-def _recent(metrics: Columns) -> dict[str, str]:
-    """What the agents of the last tenth of the meta-steps earned, as the terminal has it."""
-    found = {"recent return": recent_return(metrics), "recent score": recent_score(metrics)}
-    return {name: _number(value) for name, value in found.items() if math.isfinite(value)}
 
 
 def _over_seeds(values: Sequence[float]) -> str | Cell:

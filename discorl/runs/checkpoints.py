@@ -7,13 +7,12 @@ one at a time, so saving does not need memory for a second tree.
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,17 +36,12 @@ class DamagedCheckpoint(UserError):
     """A checkpoint file that is missing, truncated, corrupt or not a checkpoint."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Spec:
+class _Spec(NamedTuple):
     """The type of a leaf, and how the file stores it."""
 
-    dtype: str  # name in JAX or Python: "float32", "bfloat16", "key<fry>", "int"
-    shape: tuple[int, ...]
-    stored_dtype: np.dtype
-    stored_shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+    type: str  # in JAX or Python: "float32[3,4]", "bfloat16[]", "key<fry>[2]", "int[]"
+    dtype: np.dtype  # stored
+    shape: tuple[int, ...]  # stored
 
 
 def save(path: str | os.PathLike[str], tree: PyTree, parts: Sequence[str] = ()) -> None:
@@ -60,7 +54,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, parts: Sequence[str] = ()) 
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            arrays = {name: str(spec) for name, spec in specs.items()}
+            arrays = {name: spec.type for name, spec in specs.items()}
             manifest = {"format": _FORMAT, "arrays": arrays, "parts": list(parts)}
             archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps(manifest, indent=1))
             for name, leaf in leaves.items():
@@ -95,11 +89,17 @@ def restore(
             found = {n: x for n, x in found.items() if n == part or n.startswith(within)}
         if some:
             found = {name: spec for name, spec in found.items() if name in specs}
-        _check_same_tree(path, found, {name: str(spec) for name, spec in specs.items()})
+        expected = {name: spec.type for name, spec in specs.items()}
+        for name in [*expected, *found]:
+            has, wants = (of.get(name, "no such array") for of in (found, expected))
+            if has != wants:
+                raise UserError(f"checkpoint {path}, array {name}: found {has}, expected {wants}")
         restored = []
         for name, leaf in leaves.items():
             with _damage_reported(path):
-                stored = _read_array(archives[name], name, specs[name])
+                stored, spec = npz.read_array(archives[name], name), specs[name]
+                if (stored.dtype.name, stored.shape) != (spec.dtype.name, spec.shape):
+                    raise ValueError(f"array {name} does not match the manifest")
             restored.append(_to_leaf(path, name, stored, leaf))
     return jax.tree_util.tree_unflatten(structure, restored)
 
@@ -114,19 +114,19 @@ def _named_leaves(tree: PyTree, prefix: str = "") -> tuple[dict[str, Any], jax.t
 
 def _spec(name: str, leaf: Any) -> _Spec:
     if type(leaf) in _SCALAR_DTYPES:
-        return _Spec(type(leaf).__name__, (), _SCALAR_DTYPES[type(leaf)], ())
+        return _Spec(f"{type(leaf).__name__}[]", _SCALAR_DTYPES[type(leaf)], ())
     if not (hasattr(leaf, "dtype") and hasattr(leaf, "shape")):
         raise TypeError(f"{name} is a {type(leaf).__name__}; expected an array, a key or a number")
-    shape = tuple(leaf.shape)
+    sizes = f"[{','.join(map(str, leaf.shape))}]"
     if _is_key(leaf):
         data = jax.eval_shape(jax.random.key_data, leaf)
-        return _Spec(str(leaf.dtype), shape, np.dtype(data.dtype), data.shape)
-    dtype = np.dtype(leaf.dtype)
+        return _Spec(f"{leaf.dtype}{sizes}", np.dtype(data.dtype), data.shape)
+    dtype, shape = np.dtype(leaf.dtype), tuple(leaf.shape)
     if _is_foreign(dtype):
-        return _Spec(dtype.name, shape, np.dtype(f"u{dtype.itemsize}"), shape)
+        return _Spec(dtype.name + sizes, np.dtype(f"u{dtype.itemsize}"), shape)
     if dtype.hasobject or dtype.kind == "V":
         raise TypeError(f"{name} has dtype {dtype}; expected numbers, text or dates")
-    return _Spec(dtype.name, shape, dtype, shape)
+    return _Spec(dtype.name + sizes, dtype, shape)
 
 
 def _is_key(leaf: Any) -> bool:
@@ -175,22 +175,15 @@ def _read_manifest(archive: zipfile.ZipFile) -> tuple[dict[str, str], list[str]]
     return {str(name): str(spec) for name, spec in manifest["arrays"].items()}, parts
 
 
-def _check_same_tree(path: Path, found: dict[str, str], expected: dict[str, str]) -> None:
-    for name in [*expected, *found]:
-        in_file, wanted = found.get(name, "no such array"), expected.get(name, "no such array")
-        if in_file != wanted:
-            raise UserError(f"checkpoint {path}, array {name}: found {in_file}, expected {wanted}")
-
-
 def _to_stored(name: str, leaf: Any, spec: _Spec) -> np.ndarray:
     if type(leaf) in _SCALAR_DTYPES:
-        return np.asarray(leaf, spec.stored_dtype)
+        return np.asarray(leaf, spec.dtype)
     if isinstance(leaf, jax.Array):
         leaf = _without_cache(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
     elif not isinstance(leaf, np.ndarray | np.generic):
         raise TypeError(f"{name} is a {type(leaf).__name__}, which holds no values to save")
     array = np.asarray(leaf)
-    return array.view(spec.stored_dtype) if _is_foreign(array.dtype) else array
+    return array.view(spec.dtype) if _is_foreign(array.dtype) else array
 
 
 def _without_cache(array: jax.Array) -> jax.Array:
@@ -204,13 +197,6 @@ def _without_cache(array: jax.Array) -> jax.Array:
     except RuntimeError:  # JAX runs without a CPU backend
         return array
     return jax.device_put(array, cpu)
-
-
-def _read_array(archive: zipfile.ZipFile, name: str, spec: _Spec) -> np.ndarray:
-    stored = npz.read_array(archive, name)
-    if stored.shape != spec.stored_shape or stored.dtype.name != spec.stored_dtype.name:
-        raise ValueError(f"array {name} does not match the manifest")
-    return stored
 
 
 @contextlib.contextmanager
@@ -227,18 +213,13 @@ def _to_leaf(path: Path, name: str, stored: np.ndarray, like: Any) -> Any:
     if type(like) in _SCALAR_DTYPES:
         return type(like)(stored.item())
     if _is_key(like):
-        implementation = _key_implementation(like)
-        keys = jax.random.wrap_key_data(jnp.asarray(stored), impl=implementation)
+        keys = jax.random.wrap_key_data(jnp.asarray(stored), impl=_key_implementation(like))
         return jax.device_put(keys, _placement(like))
     array = stored.view(like.dtype) if _is_foreign(np.dtype(like.dtype)) else stored
     if isinstance(like, np.ndarray):
         return array
     if isinstance(like, np.generic):
         return array[()]
-    return _to_jax(path, name, array, like)
-
-
-def _to_jax(path: Path, name: str, array: np.ndarray, like: Any) -> jax.Array:
     result = jax.device_put(array, _placement(like))
     if result.dtype != like.dtype:
         raise UserError(
@@ -261,11 +242,6 @@ def _placement(like: Any) -> jax.sharding.Sharding | None:
 
 def _key_implementation(keys: Any) -> Any:
     """The PRNG of keys; for a `ShapeDtypeStruct`, it is only known while tracing."""
-    implementations = []
-
-    def ask(traced: jax.Array) -> jax.Array:
-        implementations.append(jax.random.key_impl(traced))
-        return traced
-
-    jax.eval_shape(ask, keys)
-    return implementations[0]
+    found: list[Any] = []
+    jax.eval_shape(lambda traced: found.append(jax.random.key_impl(traced)), keys)
+    return found[0]

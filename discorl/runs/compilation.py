@@ -69,7 +69,6 @@ class _CheckedCache:
         self._folder = Path(folder)
 
     def get(self, key: str) -> bytes | None:
-        """The program of a key, if it is present and intact."""
         try:
             content = read_bytes(self._folder / f"{key}.program", _LARGEST_PROGRAM)
         except UserError:
@@ -78,7 +77,6 @@ class _CheckedCache:
         return program if checksum == _checksum(key, program) else None
 
     def put(self, key: str, value: bytes) -> None:
-        """Stores a program."""
         with contextlib.suppress(OSError, UserError):  # a run must not fail because of its cache
             write_bytes(self._folder / f"{key}.program", _checksum(key, value) + value)
 

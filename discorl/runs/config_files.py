@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from discorl.runs.directory import Run
-from discorl.runs.files import naming, read_bytes
+from discorl.runs.files import read_text
 from discorl.runs.folders import CONFIG_SCHEMA
 from discorl.runs.schemas import MAX_BYTES, read_json
 from discorl.types import UserError, settings
@@ -17,14 +17,10 @@ Config = TypeVar("Config")
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The table of a TOML file."""
-    content = read_bytes(path, MAX_BYTES)
-    with naming(path):
-        try:
-            return tomllib.loads(content.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise UserError(f"is not text: byte {error.start} is not UTF-8") from error
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise UserError(f"is not TOML: {error}") from error
+    try:
+        return tomllib.loads(read_text(path, MAX_BYTES))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UserError(f"{path}: is not TOML: {error}") from error
 
 
 def read_settings(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:

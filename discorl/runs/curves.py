@@ -44,13 +44,6 @@ def learning_curve(
     _write(path, figure)
 
 
-def _write(path: str | os.PathLike[str], figure: Figure) -> None:
-    write_atomically(path, lambda file: figure.savefig(file, format="png"))
-    # Figures are full of reference cycles and would accumulate over a long run.
-    figure.clear()
-    gc.collect()
-
-
 def discovery_curve(
     path: str | os.PathLike[str],
     metrics: Mapping[str, np.ndarray],
@@ -131,7 +124,10 @@ def _draw(axes: Axes, along: np.ndarray, values: np.ndarray, unit: str = "update
     if num_seeds == 1:
         _draw_line(axes, along, smooth[0], over)
         if window > 1:
-            _draw_points(axes, along, values[0], f"each {unit}")
+            known = np.flatnonzero(np.isfinite(values[0]))
+            known = known[:: -(-len(known) // _MOST_POINTS)]
+            x, y, label = along[known], values[0, known], f"each {unit}"
+            axes.scatter(x, y, 8, color=_COLOUR, alpha=0.25, linewidth=0, zorder=1, label=label)
         return
     seen = np.isfinite(smooth).any(axis=0)  # in some seed
     along, smooth = along[seen], smooth[:, seen]
@@ -150,13 +146,6 @@ def _draw_line(
     axes.plot(x, y, linestyle=dashes, marker=marker, color=style.colour, label=label)
 
 
-def _draw_points(axes: Axes, along: np.ndarray, values: np.ndarray, label: str) -> None:
-    known = np.flatnonzero(np.isfinite(values))
-    known = known[:: -(-len(known) // _MOST_POINTS)]
-    x, y, size = along[known], values[known], 8
-    axes.scatter(x, y, size, color=_COLOUR, alpha=0.25, linewidth=0, zorder=1, label=label)
-
-
 def _window(values: np.ndarray) -> int:
     """A twentieth of all updates."""
     return max(1, values.shape[1] // 20)
@@ -169,16 +158,10 @@ def _note(axes: Axes, text: str) -> None:
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
     """Mean over the `window` updates up to each one, ignoring missing values: [S, U]."""
     known = np.isfinite(values)
-    total, count = (_sums(x, window) for x in (np.where(known, values, 0.0), known.astype(float)))
+    sums = np.cumsum([np.where(known, values, 0.0), known], axis=-1)  # [2, S, U]
+    sums[..., window:] -= sums[..., :-window].copy()
+    total, count = sums
     return np.divide(total, count, out=np.full(values.shape, np.nan), where=count > 0)
-
-
-def _sums(values: np.ndarray, window: int) -> np.ndarray:
-    """Sum of the last `window` values up to each, fewer at the start: [S, U]."""
-    sums = np.cumsum(values, axis=1)
-    earlier = np.zeros_like(sums)
-    earlier[:, window:] = sums[:, :-window]
-    return sums - earlier
 
 
 def decorate(axes: Axes) -> None:
@@ -200,3 +183,10 @@ def _label(axes: Axes, title: str, x: str, y: str) -> None:
     decorate(axes)
     axes.spines[["left", "bottom"]].set_color("#999999")
     axes.margins(x=0.02)
+
+
+def _write(path: str | os.PathLike[str], figure: Figure) -> None:
+    write_atomically(path, lambda file: figure.savefig(file, format="png"))
+    # Figures are full of reference cycles and would accumulate over a long run.
+    figure.clear()
+    gc.collect()

@@ -16,6 +16,7 @@ are ever touched.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -82,7 +83,7 @@ class Run:
         lock = folders.acquire_lock(path)
         try:
             folders.require_free(path, wanted)  # another process may have been faster
-            sums = {"config.json": manifest.sha256_of_bytes(described)}
+            sums = {"config.json": hashlib.sha256(described).hexdigest()}
             with folders.troubles_reported(path, "the run was not created"):
                 files.write_bytes(
                     path / versions.NAME, json.dumps(versions.versions(), indent=2).encode()
@@ -90,7 +91,7 @@ class Run:
                 for name, source in wanted.items():
                     content = files.read_bytes(source, 2**30)
                     files.write_bytes(path / name, content)
-                    sums[name] = manifest.sha256_of_bytes(content)
+                    sums[name] = hashlib.sha256(content).hexdigest()
                 noted = Manifest(sums)
                 noted.write(path)
                 # Last, because config.json makes the directory a run.
@@ -130,7 +131,6 @@ class Run:
             raise
 
     def _check_manifest(self, accept_changes: bool) -> None:
-        """Detects changes since the run was last written."""
         try:
             self._manifest = Manifest.read(self.path)
         except UserError as error:
@@ -149,7 +149,6 @@ class Run:
             self._note(files=sums, tables={}, checkpoint=None)
 
     def _note(self, **changes: Any) -> None:
-        """Updates the manifest."""
         self._manifest = dataclasses.replace(self._manifest, **changes)
         self._manifest.write(self.path)
 
@@ -167,7 +166,7 @@ class Run:
         with folders.troubles_reported(self.path, "the configuration is unchanged"):
             self._note(files=others)  # so that a kill before the next note is not taken for an edit
             files.write_bytes(self.path / "config.json", described)
-            self._note(files={**others, "config.json": manifest.sha256_of_bytes(described)})
+            self._note(files={**others, "config.json": hashlib.sha256(described).hexdigest()})
         self.config = dict(config)
 
     def log(self, rows: Sequence[Row], table: str = "metrics") -> None:
@@ -236,7 +235,12 @@ class Run:
         damages: list[str] = []
         present = [x for x in self.checkpoint_updates() if up_to is None or x <= up_to]
         for update in reversed(self._exchange(present)[0]):
-            state, damage = self._read(update, template, part)
+            state, damage = None, ""
+            try:
+                file = self._checkpoint(update)
+                state = checkpoints.restore(file, template, part, some=self.is_shared)
+            except checkpoints.DamagedCheckpoint as error:
+                damage = str(error)
             found = [damage for damage in self._exchange(damage) if damage]
             damages += found
             if found:
@@ -244,19 +248,13 @@ class Run:
             for damage in damages:
                 warnings.warn(f"{damage}; going back to update {update}", stacklevel=2)
             self._go_back_to(update)
+            self._exchange(None)  # now the tables are truncated for all processes
             return update, state
         if damages:
             raise UserError("no checkpoint is intact: " + "; ".join(damages))
         self._go_back_to(None)
+        self._exchange(None)
         return None
-
-    def _read(self, update: int, template: PyTree, part: str) -> tuple[PyTree, str]:
-        """The state in a checkpoint, and an empty text; or None and a description of the damage."""
-        try:
-            file = self._checkpoint(update)
-            return checkpoints.restore(file, template, part, some=self.is_shared), ""
-        except checkpoints.DamagedCheckpoint as error:
-            return None, str(error)
 
     def metrics(self, table: str = "metrics") -> dict[str, np.ndarray]:
         """All rows of a table as columns, int64 where every value is whole, else float64."""

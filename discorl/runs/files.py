@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,6 +130,14 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
         return file.read(most)
 
 
+def read_text(path: str | os.PathLike[str], most: int) -> str:
+    """The content of a UTF-8 file of at most `most` bytes."""
+    try:
+        return read_bytes(path, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not text: byte {error.start} is not UTF-8") from error
+
+
 def lock(path: str | os.PathLike[str], *, wait: bool) -> BinaryIO:
     """Takes a lock that the system releases even if the process is killed; closing it releases it.
 
@@ -184,6 +193,19 @@ def write_errors_reported(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def standard_output_to(descriptor: int) -> Iterator[None]:
+    """Redirects what this process writes to the standard output, in Python or C."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(descriptor, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _sync_folder(folder: Path) -> None:

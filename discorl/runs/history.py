@@ -30,7 +30,6 @@ class History:
         self._pending: list[Row] = []  # not yet enough for a point
 
     def extend(self, rows: Sequence[Row]) -> None:
-        """Adds rows."""
         if rows and not self._names:
             self._names = list(rows[0])
             self._whole = set(self._names)

@@ -39,13 +39,11 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Reads the manifest of a run."""
         found = read_json(folder / NAME, _SCHEMA)
         tables = {name: Prefix(**prefix) for name, prefix in found["tables"].items()}
         return cls(found["files"], tables, found["checkpoint"], found["finite_checkpoint"])
 
     def write(self, folder: Path) -> None:
-        """Replaces the manifest of a run."""
         write_bytes(folder / NAME, json.dumps(dataclasses.asdict(self), indent=1).encode())
 
     def changes(self, folder: Path, checkpoints: Sequence[int]) -> list[str]:
@@ -62,11 +60,6 @@ class Manifest:
         if self.checkpoint is not None and (checkpoints or [-1])[-1] < self.checkpoint:
             found.append(f"the checkpoint of update {self.checkpoint} is missing")
         return found
-
-
-def sha256_of_bytes(content: bytes) -> str:
-    """The SHA-256 of the content, in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def _sha256_of_start(path: Path, size: int) -> str | None:

@@ -1,5 +1,6 @@
 """Available memory."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -82,16 +83,11 @@ def _of_machine() -> int | None:
 def _of_container() -> int | None:
     """Bytes left in a container with a memory limit."""
     try:
-        most = int((_CGROUP / "memory.max").read_text())
-        return most - int((_CGROUP / "memory.current").read_text()) + _of_cached_files()
+        left = int((_CGROUP / "memory.max").read_text())
+        left -= int((_CGROUP / "memory.current").read_text())
     except (OSError, ValueError):  # no container, or no limit ("max")
         return None
-
-
-def _of_cached_files() -> int:
-    """Bytes of a container's page cache that the kernel frees on demand."""
-    try:
+    with contextlib.suppress(OSError):  # the kernel frees the page cache on demand
         lines = (_CGROUP / "memory.stat").read_text().splitlines()
-    except OSError:
-        return 0
-    return int(dict(line.split() for line in lines).get("inactive_file", 0))
+        left += int(dict(line.split() for line in lines).get("inactive_file", 0))
+    return left

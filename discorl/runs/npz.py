@@ -59,8 +59,13 @@ def write(
 
     The metadata are stored as the array `metadata`, a name that no other array may have.
     """
-    with naming(path):
-        members = {**arrays, METADATA: _encode(metadata)} if metadata else arrays
+    members = dict(arrays)
+    if metadata:
+        try:
+            text = json.dumps(dict(metadata), sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{path}: metadata cannot be written as JSON: {error}") from error
+        members[METADATA] = np.frombuffer(text.encode(), np.uint8)
     content = io.BytesIO()
     # Stored, not deflated: numbers hardly shrink, and zlib's output varies by version.
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
@@ -81,11 +86,7 @@ def add_array(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
 
 
 def read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Reads one array of an archive; checks its header against its size before allocating.
-
-    Raises:
-        UserError: the array is not a valid npy file, or holds objects. zipfile may raise others.
-    """
+    """Reads one array of an archive; checks its header against its size before allocating."""
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as member:
         shape, dtype = _read_header(name, member)
@@ -144,14 +145,6 @@ def _read_header(name: str, member: Any) -> tuple[tuple[int, ...], np.dtype]:
     except (ValueError, SyntaxError, TypeError, LookupError) as error:
         raise UserError(f"array '{name}' has no readable npy header: {error}") from error
     return shape, dtype
-
-
-def _encode(metadata: Mapping[str, Any]) -> np.ndarray:
-    try:
-        text = json.dumps(dict(metadata), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"metadata cannot be written as JSON: {error}") from error
-    return np.frombuffer(text.encode(), np.uint8)
 
 
 def _decode(array: np.ndarray) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from discorl.runs import memory, progress
+from discorl.runs import files, memory, progress
 from discorl.types import PassingError, PyTree, UserError, validation
 
 HEARTBEAT_SECONDS = 20  # a process that is silent for longer counts as dead
@@ -95,10 +95,11 @@ def joined(cluster: Cluster | bool) -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_without_output())
+        nothing = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
+        # Libraries write to the standard output, too, such as Gloo's connection reports.
+        stack.enter_context(files.standard_output_to(nothing.fileno()))
         stack.enter_context(_connected(Cluster() if cluster is True else cluster))
         if index() > 0:
-            nothing = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
             stack.enter_context(contextlib.redirect_stdout(nothing))
             stack.enter_context(contextlib.redirect_stderr(nothing))
         try:
@@ -142,40 +143,21 @@ def _connected(cluster: Cluster) -> Iterator[None]:
         _working_together = False
 
 
-@contextlib.contextmanager
-def _without_output() -> Iterator[None]:
-    """Discards output of libraries to the standard output, such as Gloo's connection reports."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    with open(os.devnull, "w") as nothing:  # noqa: PTH123
-        os.dup2(nothing.fileno(), 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
 def _report(error: BaseException) -> None:
     if _is_agreed(error) and index() > 0:
         return  # process 0 reports it
     where = "" if _is_agreed(error) else f"process {index()}: "
     if isinstance(error, UserError):
         text = str(error)
-    elif isinstance(error, Exception) and _is_of_runtime(error):
+    elif isinstance(error, jax.errors.JaxRuntimeError) or (
+        isinstance(error, ValueError) and ": Gloo " in str(error)  # which raises those, too
+    ):
         reason = memory.runtime_reason(error)
-        text = (
-            reason if reason.startswith("out of memory") else f"another process is gone: {reason}"
-        )
+        gone = "" if reason.startswith("out of memory") else "another process is gone: "
+        text = gone + reason
     else:
         text = "".join(traceback.format_exception(error))
     print(f"discorl: {where}{text}", file=sys.__stderr__, flush=True)
-
-
-def _is_of_runtime(error: Exception) -> bool:
-    """Whether JAX's runtime failed; Gloo raises some failures as a ValueError."""
-    from_gloo = isinstance(error, ValueError) and ": Gloo " in str(error)
-    return from_gloo or isinstance(error, jax.errors.JaxRuntimeError)
 
 
 def _is_agreed(error: BaseException | None) -> bool:
@@ -218,7 +200,10 @@ def connect(mesh: Mesh) -> None:
 
 def require_same(settings: Mapping[str, Any], params: PyTree) -> None:
     """Rejects processes with different settings or parameters."""
-    own = dict(_flat(settings)) | {"the checksum of parameters": _digest(params)}
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(jax.device_get(params)):
+        digest.update(np.asarray(leaf).tobytes())
+    own = dict(_flat(settings)) | {"the checksum of parameters": digest.hexdigest()[:16]}
     for number, other in enumerate(exchange(own)):
         differing = [name for name, value in own.items() if value != other.get(name)]
         if differing:
@@ -232,14 +217,6 @@ def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from _flat(value)
         else:
             yield name, value
-
-
-def _digest(tree: PyTree) -> str:
-    """A checksum of the numbers in a tree."""
-    found = hashlib.sha256()
-    for leaf in jax.tree.leaves(jax.device_get(tree)):
-        found.update(np.asarray(leaf).tobytes())
-    return found.hexdigest()[:16]
 
 
 def gather(tree: PyTree) -> PyTree:

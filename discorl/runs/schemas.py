@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from discorl.runs.files import naming, read_bytes
+from discorl.runs.files import naming, read_text
 from discorl.types import UserError
 
 MAX_BYTES = 2**26
@@ -35,12 +35,10 @@ class Each:
 
 def read_json(path: str | os.PathLike[str], schema: Any) -> Any:
     """The content of a JSON file, checked against a schema."""
-    content = read_bytes(path, MAX_BYTES)
+    text = read_text(path, MAX_BYTES)
     with naming(path):
         try:
-            value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
-        except UnicodeDecodeError as error:
-            raise UserError(f"is not text: byte {error.start} is not UTF-8") from error
+            value = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise UserError(f"is not JSON: {error}") from error
         check(value, schema)

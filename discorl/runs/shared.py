@@ -67,14 +67,6 @@ class SharedRun(Run):
 
         processes.together(save)
 
-    def restore(
-        self, template: PyTree, part: str = "", *, up_to: int | None = None
-    ) -> tuple[int, PyTree] | None:
-        """See `Run.restore`; when it returns, the tables are truncated for all processes."""
-        found = super().restore(template, part, up_to=up_to)
-        processes.exchange(None)
-        return found
-
     def _exchange(self, value: Any) -> list[Any]:
         return processes.exchange(value)
 

@@ -81,7 +81,6 @@ class TensorBoard(Tracker):
         self._purge_steps = steps
 
     def flush(self) -> None:
-        """Flushes all events."""
         for writer in self._writers.values():
             writer.flush()
 

@@ -18,7 +18,6 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """The result in a word or two."""
         if not self.checked:
             return "not checked"
         return "ok" if self.ok else "FAILED"

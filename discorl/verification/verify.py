@@ -77,20 +77,15 @@ def verify(directory: str | Path, rule: str | None = None) -> list[Check]:
     checks = []
     for path in files:
         beside = path.parent / RULE_FILE
-        eta = weights.load(beside).eta if beside.is_file() else _parameters(rule, path)
+        eta = weights.load(beside).eta if beside.is_file() else rules.load(rule or DEFAULT_RULE)[1]
+        if not eta:
+            raise UserError(f"{path}: needs a discovered rule, and '{rule}' is a hand-designed one")
         for dtype in ("float64", "float32"):
             with jax.enable_x64(dtype == "float64"):
                 name = str(path.relative_to(directory))
                 doing(f"{name} in {dtype}")
                 checks += _check_file(path, name, eta, dtype)
     return checks
-
-
-def _parameters(rule: str | None, path: Path) -> Params:
-    eta = rules.load(rule or DEFAULT_RULE)[1]
-    if not eta:
-        raise UserError(f"{path}: needs a discovered rule, and '{rule}' is a hand-designed one")
-    return eta
 
 
 def _check_file(path: Path, name: str, eta: Params, dtype: str) -> list[Check]:

@@ -21,7 +21,7 @@ from discorl.reports.charts import LineChart
 from discorl.reports.inspection import readings
 from discorl.reports.inspection.findings import DoesNotApplyError, Findings, line, text_of
 from discorl.reports.inspection.readings import Asked
-from discorl.reports.inspection.subject import Subject
+from discorl.reports.inspection.subject import Subject, over_agents
 from discorl.runs.panels import Scale
 from discorl.types import Array, Key
 
@@ -31,18 +31,17 @@ _TARGETS = ("pi", "y", "z", "q", "advantage", "value")  # those drawn, where a r
 
 def analyse(subject: Subject) -> Findings:
     """C(k) of every prediction and target, over agents."""
-    by_life = [
-        horizons(readings.ask(subject, life.latest), jax.random.key(life.seed))
-        for life in subject.lives
-    ]
-    predictions = list(by_life[0])
-    if not predictions:
+    by_prediction = over_agents(
+        subject,
+        lambda life: horizons(readings.ask(subject, life.latest), jax.random.key(life.seed)),
+    )
+    if not by_prediction:
         raise DoesNotApplyError("its targets read nothing of an agent but the policy")
     charts, facts = [], {}
-    for target in (name for name in _TARGETS if name in by_life[0][predictions[0]]):
+    for target in (name for name in _TARGETS if name in next(iter(by_prediction.values()))):
         lines = []
-        for i, name in enumerate(predictions):
-            found = np.stack([each[name][target] for each in by_life])
+        for i, (name, by_target) in enumerate(by_prediction.items()):
+            found = by_target[target]
             if not np.nanmax(np.abs(found)) > 1e-6:
                 continue
             lines.append(line(name, i, np.arange(found.shape[1]), found))

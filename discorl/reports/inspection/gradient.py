@@ -20,7 +20,7 @@ import numpy as np
 from discorl.agent.learner import Learner, LearnerState
 from discorl.reports.charts import IntervalChart
 from discorl.reports.inspection.findings import Findings, row, text_of
-from discorl.reports.inspection.subject import Subject
+from discorl.reports.inspection.subject import Life, Subject
 from discorl.types import Array, Key, Params, PyTree, Trajectory
 
 DIRECTIONS = 16
@@ -31,17 +31,16 @@ TOTAL = "all terms"
 
 def analyse(subject: Subject) -> Findings:
     """Asymmetries at the latest moment of each agent."""
-    found: dict[str, list[float]] = {}
-    for life in subject.lives:
-        moment = life.latest
-        part = jax.tree.map(lambda x: x[:, :TRAJECTORIES], moment.reading.trajectory)
+
+    def measure(life: Life) -> dict[str, float]:
+        part = jax.tree.map(lambda x: x[:, :TRAJECTORIES], life.latest.reading.trajectory)
         key = jax.random.key(life.seed)
-        measured = asymmetries(subject.learner, moment.state, subject.eta, part, key)
-        for name, value in measured.items():
-            found.setdefault(name, []).append(value)
-    known = {name: np.array(values) for name, values in found.items()}
-    rows = tuple(row(name, values) for name, values in known.items() if np.isfinite(values).any())
-    facts = {name: text_of(values) for name, values in known.items()}
+        return asymmetries(subject.learner, life.latest.state, subject.eta, part, key)
+
+    by_life = [measure(life) for life in subject.lives]
+    found = {name: np.array([each[name] for each in by_life]) for name in by_life[0]}
+    rows = tuple(row(name, values) for name, values in found.items() if np.isfinite(values).any())
+    facts = {name: text_of(values) for name, values in found.items()}
     chart = IntervalChart(
         "gradient",
         "Asymmetry of the update's Jacobian",
@@ -115,7 +114,6 @@ def _directions(params: Params, key: Key) -> Params:
 
 
 def _in_float64(tree: PyTree) -> PyTree:
-    def cast(x: Array) -> Array:
-        return x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-    return jax.tree.map(cast, tree)
+    return jax.tree.map(
+        lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
+    )

@@ -32,7 +32,6 @@ class Asked:
     reading: Reading
 
     def targets(self) -> PyTree:
-        """What the rule answers."""
         r = self.reading
         return self.rule.targets(self.eta, self.state, r.trajectory, r.online, r.target)[0]
 
@@ -101,9 +100,6 @@ def push(asked: Asked) -> Array:
 
     With u_t = - alpha d loss / d logits_t, alpha the rule's multiplier of the learning rate, a
     small step along u changes log pi(a_t|s_t) at the rate u_t(a_t) - sum_a pi(a|s_t) u_t(a).
-
-    Raises:
-        DoesNotApplyError: the policy is not an output of its own.
     """
     reading, rule = asked.reading, asked.rule
     if "logits" not in reading.outputs:

@@ -28,7 +28,7 @@ from discorl.reports.charts import IntervalChart
 from discorl.reports.inspection import readings
 from discorl.reports.inspection.findings import DoesNotApplyError, Findings, row, text_of
 from discorl.reports.inspection.readings import Asked
-from discorl.reports.inspection.subject import Subject
+from discorl.reports.inspection.subject import Subject, over_agents
 from discorl.rules.disco import Disco
 from discorl.types import Array, Key
 
@@ -40,22 +40,17 @@ Inputs = dict[str, Array]  # by name, the batch on the axis after time
 
 def analyse(subject: Subject) -> Findings:
     """Sensitivities of all targets to all inputs, over agents."""
-    found = [
-        measure(readings.ask(subject, life.latest), jax.random.key(life.seed))
-        for life in subject.lives
-    ]
-    targets = [name for name in found[0] if all(np.isfinite(each[name][1]) for each in found)]
-    if not targets:
+    found = over_agents(
+        subject,
+        lambda life: measure(readings.ask(subject, life.latest), jax.random.key(life.seed)),
+    )
+    # By target and input, [agents].
+    shares = {name: of for name, (of, whole) in found.items() if np.isfinite(whole).all()}
+    if not shares:
         raise DoesNotApplyError("none of its targets varies over the batch")
     panels, facts = [], {}
-    shares = {  # by target and input, [agents]
-        target: {
-            name: np.array([each[target][0][name] for each in found])
-            for name in found[0][target][0]
-        }
-        for target in targets
-    }
-    inputs = sorted(shares[targets[0]], key=lambda x: -sum(s[x].mean() for s in shares.values()))
+    first = next(iter(shares.values()))
+    inputs = sorted(first, key=lambda x: -sum(s[x].mean() for s in shares.values()))
     for target, by_input in shares.items():
         panels.append((f"target of {target}", tuple(row(x, by_input[x]) for x in inputs)))
         order = sorted(by_input, key=lambda name: -by_input[name].mean())

@@ -1,7 +1,7 @@
 """What is inspected: a rule, and agents at several moments of the lives that they led with it."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -20,7 +20,7 @@ from discorl.training.compiled.trainer import CompiledTrainer
 from discorl.training.config import TrainConfig
 from discorl.training.selection import Checkpoint
 from discorl.training.state import TrainState
-from discorl.types import Array, Outputs, Params, Trajectory, UserError
+from discorl.types import Array, Outputs, Params, PyTree, Trajectory, UserError
 
 START = "start"  # among the rules to compare with: the inspected one before its discovery
 
@@ -55,7 +55,6 @@ class Life:
 
     @property
     def latest(self) -> Moment:
-        """The agent as trained."""
         return self.moments[-1]
 
 
@@ -73,7 +72,6 @@ class Subject:
 
     @property
     def learner(self) -> Learner:
-        """Of the agents."""
         return self.agent.learner
 
     @property
@@ -84,8 +82,13 @@ class Subject:
 
     @property
     def rule(self) -> Rule:
-        """What is inspected."""
         return self.agent.learner.rule
+
+
+def over_agents(subject: Subject, measure: Callable[[Life], PyTree]) -> PyTree:
+    """What a function measures of each life, leaves [agents, ...]; dicts become sorted."""
+    found = [measure(life) for life in subject.lives]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 
 
 def read(learner: Learner, state: LearnerState, eta: Params, trajectory: Trajectory) -> Reading:
