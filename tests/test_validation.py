@@ -9,6 +9,7 @@ import pytest
 
 from discorl.types import UserError, settings, validation
 from discorl.types.specs import Range
+from discorl.types.validation import bounded
 
 
 @pytest.mark.parametrize(
@@ -50,23 +51,22 @@ def test_values_become_plain_numbers():
 
 @dataclasses.dataclass(frozen=True)
 class Inner:
-    depth: int = 1
-    width: tuple[int, ...] = (2,)
+    depth: int = bounded(1, least=1)
+    width: tuple[int, ...] = bounded((2,), least=1)
 
     other_names: ClassVar = {"layers": "depth"}
 
     def __post_init__(self):
-        validation.Fields(self).integer("depth", least=1)
-        validation.Fields(self).integers("width", least=1)
+        validation.Fields(self).declared()
 
 
 @dataclasses.dataclass(frozen=True)
 class Outer:
     part: Inner = Inner(depth=3)
-    span: Range = Range(0.0, 1.0)
+    span: Range = bounded(Range(0.0, 1.0), least=0, most=1)
 
     def __post_init__(self):
-        validation.Fields(self, "outer").number("span", least=0, most=1)
+        validation.Fields(self, "outer").declared()
 
 
 def test_flat_names_reach_nested_parts():
@@ -86,6 +86,8 @@ def test_flat_names_reach_nested_parts():
         ({"part": {"layers": 1}}, r"file: part: no setting 'layers'; did you mean 'depth'\?$"),
         ({"part": 3}, "file: part: got 3; expected a table of settings"),
         ({"part": {"depth": 1}, "depth": 2}, "file: depth is given twice"),
+        ({"depth": 0}, "depth is 0; expected at least 1"),
+        ({"width": [1, 0]}, r"width is \(1, 0\); expected integers of at least 1"),
         ({"span": Range(0.5, 2.0)}, r"outer: span is 0.5\.\.2.0; expected from 0 to 1"),
         ({"span": Range(1.0, 0.5)}, r"outer: span is 1.0\.\.0.5; expected 0.5\.\.1.0"),
         ({"span": Range(0.5, math.nan)}, "outer: span is 0.5..nan; expected from 0 to 1"),

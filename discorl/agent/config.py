@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, get_args
 
 from discorl.networks.standard import Torso
 from discorl.types import UserError
-from discorl.types.validation import Fields
+from discorl.types.validation import Fields, bounded
 
 MOST_FRAMES = 1024  # of a stack
 Schedule = Literal["constant", "cosine"]
@@ -22,16 +22,16 @@ class NetworkConfig:
     torso: Torso = "auto"
     """Torso of the network; `auto` is `residual` for images of at least 16 pixels a side. `conv`
     has a 3 x 3 convolution for each of `filters`; `nature` begins with those of DQN."""
-    hidden: tuple[int, ...] = (512, 512)
+    hidden: tuple[int, ...] = bounded((512, 512), least=1)
     """Widths of the torso's layers, with ReLU between them and none after the last. Heads are
     linear, so a single layer makes a linear network."""
-    filters: tuple[int, ...] = (16, 32, 32)
+    filters: tuple[int, ...] = bounded((16, 32, 32), least=1)
     """Filters of each section of a residual torso, or of each convolution."""
-    action_lstm: int = 128
+    action_lstm: int = bounded(128, least=1)
     """Width of the action model's LSTM."""
-    action_hidden: tuple[int, ...] = (128,)
+    action_hidden: tuple[int, ...] = bounded((128,), least=1)
     """Hidden widths of the action model's heads."""
-    lstm: int = 0
+    lstm: int = bounded(0, least=0)
     """Width of an LSTM between torso and heads, for tasks that need memory; 0: none."""
 
     other_names: ClassVar[Mapping[str, str]] = {
@@ -45,34 +45,32 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
+        fields.declared()
         named = isinstance(self.network_factory, str) and ":" in self.network_factory
         accepted = "a function, as package.module:function"
         fields.require(self.network_factory is None or named, "network_factory", accepted)
         fields.choice("torso", get_args(Torso))
-        fields.integers("hidden", "filters", "action_hidden", least=1)
-        fields.integer("action_lstm", least=1)
-        fields.integer("lstm", least=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimiserConfig:
     """Adam with a clip of each element of its step, weight decay and a schedule."""
 
-    learning_rate: float = 1e-2
+    learning_rate: float = bounded(1e-2, above=0)
     """Learning rate, after warm-up."""
-    end_learning_rate: float = 0.0
+    end_learning_rate: float = bounded(0.0, least=0)
     """Learning rate at the end of a cosine schedule."""
     schedule: Schedule = "constant"
     """Learning-rate schedule after warm-up, over all updates of the agent."""
-    warmup_steps: int = 0
+    warmup_steps: int = bounded(0, least=0)
     """Environment steps over which the learning rate rises from zero."""
-    weight_decay: float = 0.0
+    weight_decay: float = bounded(0.0, least=0)
     """Decoupled weight decay."""
-    max_abs_update: float = 1.0
+    max_abs_update: float = bounded(1.0, above=0)
     """Clip of each element of Adam's step, before the learning rate."""
-    max_gradient_norm: float = 0.0
+    max_gradient_norm: float = bounded(0.0, least=0)
     """Clip of the gradient's norm, before Adam; 0: none."""
-    adam_epsilon: float = 1e-8
+    adam_epsilon: float = bounded(1e-8, above=0)
     """Adam's epsilon."""
 
     other_names: ClassVar[Mapping[str, str]] = {
@@ -87,10 +85,8 @@ class OptimiserConfig:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
-        fields.number("learning_rate", "max_abs_update", "adam_epsilon", above=0)
-        fields.number("end_learning_rate", "weight_decay", "max_gradient_norm", least=0)
+        fields.declared()
         fields.choice("schedule", get_args(Schedule))
-        fields.integer("warmup_steps", least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,25 +97,25 @@ class AgentConfig:
     """The network."""
     optimiser: OptimiserConfig = OptimiserConfig()
     """The optimiser."""
-    num_envs: int = 2
+    num_envs: int = bounded(2, least=1)
     """Environments that the agent acts in at once; each yields one trajectory per update."""
-    unroll: int = 28
+    unroll: int = bounded(28, least=1)
     """Transitions per trajectory."""
-    batch: int = 64
+    batch: int = bounded(64, least=1)
     """Trajectories per update."""
-    replay: int = 1024
+    replay: int = bounded(1024, least=1)
     """Capacity of replay, in trajectories."""
-    replay_fraction: float = 1.0
+    replay_fraction: float = bounded(1.0, least=0, most=1)
     """Share of the batch drawn from replay; 0 learns from fresh trajectories only."""
-    discount: float = 0.997
+    discount: float = bounded(0.997, least=0, most=1)
     """Discount of rewards."""
     reward_scale: float | None = None
     """Factor on rewards for learning; reported returns are not scaled. By default 1, or in training
     what the rule derives from the environment (`Rule.reward_scale`): Disco rules scale small
     rewards up where the returns of random and optimal play are known."""
-    frame_stack: int = 1
+    frame_stack: int = bounded(1, least=1, most=MOST_FRAMES)
     """Number of latest frames that the network sees; a trajectory stores each frame once."""
-    data_parallel: int = 1
+    data_parallel: int = bounded(1, least=1)
     """Parts that environments, replay and batch are split into, which devices share. Results depend
     on this number, because each part has its own replay; devices change only the last digits."""
 
@@ -139,9 +135,7 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
-        fields.integer("num_envs", "unroll", "batch", "replay", "data_parallel", least=1)
-        fields.integer("frame_stack", least=1, most=MOST_FRAMES)
-        fields.number("replay_fraction", "discount", least=0, most=1)
+        fields.declared()
         if self.reward_scale is not None:
             fields.number("reward_scale", above=0)
         fresh = self.batch - self.replayed

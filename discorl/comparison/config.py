@@ -18,7 +18,7 @@ from discorl.comparison.entries import (
 from discorl.comparison.search import Search
 from discorl.training.config import TrainConfig, configure, with_steps
 from discorl.types import UserError, specs
-from discorl.types.validation import MOST_SEED, Fields, refuse
+from discorl.types.validation import MOST_SEED, Fields, bounded, refuse
 
 Tuning = Literal["suite", "environment"]
 
@@ -31,22 +31,22 @@ class ComparisonConfig:
     """The rules."""
     environments: tuple[EnvironmentEntry, ...]
     """The environments."""
-    steps: int = 50_000
+    steps: int = bounded(50_000, least=1)
     """Environment steps of every agent; its rule's recipe determines the number of updates."""
-    seeds: int = 5
+    seeds: int = bounded(5, least=1)
     """Agents per rule and environment."""
-    seed: int = 0
+    seed: int = bounded(0, least=0, most=MOST_SEED)
     """Seed of the first agent."""
-    seeds_at_once: int = 0
+    seeds_at_once: int = bounded(0, least=0)
     """Agents that train together in one program; 0: all."""
     learning_rates: tuple[float, ...] = ()
     """Candidate learning rates of each rule. A single one needs no sweep; without any, the recipe's
     is used."""
     tune: Tuning = "suite"
     """Whether a rule has one learning rate for the whole suite, or one for each environment."""
-    sweep_seeds: int = 2
+    sweep_seeds: int = bounded(2, least=1)
     """Agents per candidate learning rate."""
-    sweep_seed: int = 1_000_000
+    sweep_seed: int = bounded(1_000_000, least=0, most=MOST_SEED)
     """Seed of the first agent of the sweep; its seeds must differ from those compared."""
     keep_checkpoints: bool = False
     """Whether to keep the trained agents, which take most of the disk space."""
@@ -73,9 +73,7 @@ class ComparisonConfig:
                 if folders.count(folder) > 1:
                     raise UserError(f"{name}: {entry.label!r} appears twice; give it another label")
         fields = Fields(self)
-        fields.integer("steps", "seeds", "sweep_seeds", least=1)
-        fields.integer("seed", "sweep_seed", least=0, most=MOST_SEED)
-        fields.integer("seeds_at_once", least=0)
+        fields.declared()
         fields.truth("keep_checkpoints")
         fields.text("name")
         fields.text("about", empty=True)

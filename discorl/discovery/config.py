@@ -11,7 +11,7 @@ from discorl.envs import canonical
 from discorl.rules.meta_network import Sizes
 from discorl.rules.regularisers import Regularisers
 from discorl.types import UserError, settings
-from discorl.types.validation import MOST_SEED, Fields, refuse
+from discorl.types.validation import MOST_SEED, Fields, bounded, refuse
 
 Task = TypeVar("Task", bound="TaskConfig")
 MethodName = Literal["meta_gradient", "es", "both"]
@@ -76,9 +76,9 @@ class DiscoverConfig:
 
     population: tuple[GroupConfig, ...] = (GroupConfig("catch:rows=5,columns=5"),)
     """The agents by environment."""
-    agents: int = 2
+    agents: int = bounded(2, least=1)
     """Default number of agents per environment."""
-    block_size: int = 0
+    block_size: int = bounded(0, least=0)
     """Agents of an environment that run as one program on one device; 0: all of them. Blocks are
     spread over the devices. Results depend on this number, and never on the devices."""
     agent: AgentConfig = AgentConfig(
@@ -91,7 +91,7 @@ class DiscoverConfig:
     """The default agent of the population and of the evaluations."""
     preset: str = "demo"
     """Defaults of the other settings."""
-    seed: int = 0
+    seed: int = bounded(0, least=0, most=MOST_SEED)
     """Seed of the run."""
     method: MethodName = "meta_gradient"
     """How the rule is improved: by gradients through windows of updates, by an evolution strategy
@@ -99,7 +99,7 @@ class DiscoverConfig:
     and gradients move all others."""
     evolution: EvolutionConfig = EvolutionConfig()
     """The evolution strategy."""
-    meta_steps: int = 800
+    meta_steps: int = bounded(800, least=1)
     """Number of meta-steps; with `es`, of generations."""
     rule: str = "disco"
     """Rule to discover, if it starts from scratch: `disco`, with the sizes below, or any other rule
@@ -108,14 +108,14 @@ class DiscoverConfig:
     """Learned rule to start from, a name or a file. `scratch` is a new rule, `muesli` a new `disco`
     rule trained to imitate Muesli's update, and `imitation:lean2` one trained to imitate a lean
     rule."""
-    imitation_steps: int = 2000
+    imitation_steps: int = bounded(2000, least=1)
     """Steps of that imitation."""
     rules_path: str | None = None
     """Folder or file to look for the starting rule in first."""
 
-    window: int = 20
+    window: int = bounded(20, least=1)
     """Agent updates that a meta-gradient goes through."""
-    stride: int = 0
+    stride: int = bounded(0, least=0)
     """Agent updates from the start of one window to that of the next; 0: as many as `window`. With
     fewer, windows overlap (only in environments written in JAX); with more, no meta-gradient goes
     through the updates between them."""
@@ -123,74 +123,74 @@ class DiscoverConfig:
     """What meta-gradients maximise: with `actor_critic`, as in the paper, the return at the end of
     a window; with `meta_critic` the return at the end of the life, predicted from there by a
     regression over earlier lives."""
-    lifetimes: tuple[int, ...] = (20_000, 50_000, 100_000, 200_000)
+    lifetimes: tuple[int, ...] = bounded((20_000, 50_000, 100_000, 200_000), least=1, empty=False)
     """Environment steps of a life, each drawn with a probability inverse to its length."""
-    meta_learning_rate: float = 1e-3
+    meta_learning_rate: float = bounded(1e-3, above=0)
     """Learning rate of the rule."""
     meta_schedule: Schedule = "constant"
     """Its schedule over the meta-steps; `cosine` ends at 0."""
-    ema: float = 0.0
+    ema: float = bounded(0.0, least=0, below=1)
     """Decay of the EMA of the rule's parameters, which is evaluated and written; 0: no EMA."""
     per_agent_adam: bool = True
     """Whether each agent's meta-gradient goes through its own Adam before the mean."""
-    max_meta_gradient: float = 1e4
+    max_meta_gradient: float = bounded(1e4, above=0)
     """Largest norm of an agent's meta-gradient: larger ones are dropped, as are those that are not
     finite."""
-    validation_envs: int = 48
+    validation_envs: int = bounded(48, least=1)
     """Environments of the validation rollout, on which an updated agent is evaluated."""
-    validation_unroll: int = 29
+    validation_unroll: int = bounded(29, least=1)
     """Transitions of each trajectory of the validation rollout."""
-    entropy_cost: float = 0.01
+    entropy_cost: float = bounded(0.01, least=0)
     """Reward for the policy's entropy on the validation data."""
-    prediction_entropy_cost: float = 0.001
+    prediction_entropy_cost: float = bounded(0.001, least=0)
     """Reward for the entropy of y and z."""
-    target_mean_cost: float = 0.001
+    target_mean_cost: float = bounded(0.001, least=0)
     """Penalty on the squared mean of the targets' logits."""
-    target_kl_cost: float = 0.01
+    target_kl_cost: float = bounded(0.01, least=0)
     """Penalty on the distance of pi_hat from the target network's policy."""
-    target_improvement: float = 0.0
+    target_improvement: float = bounded(0.0, least=0)
     """How much that policy is improved first: the clip of the advantages that improve it, for all
     actions and for the actions taken (1 in Muesli); 0, as in the paper: not at all. A new rule
     starts learning much earlier with it."""
     mixed_mode: bool = False
     """Whether the agents' gradient is differentiated forward over backward: the same result, with a
     different use of memory and time."""
-    value_hidden: tuple[int, ...] = (256, 256)
+    value_hidden: tuple[int, ...] = bounded((256, 256), least=1)
     """Widths of the meta-value function's network."""
-    value_learning_rate: float = 3e-4
+    value_learning_rate: float = bounded(3e-4, above=0)
     """Learning rate of the meta-value function."""
-    value_discount: float = 0.997
+    value_discount: float = bounded(0.997, least=0, most=1)
     """Discount of the meta-value function."""
-    value_lambda: float = 0.95
+    value_lambda: float = bounded(0.95, least=0, most=1)
     """Decay of its traces."""
 
-    prediction_size: int = 600
+    prediction_size: int = bounded(600, least=1)
     """Size P of the predictions y and z of a rule from scratch."""
-    bins: int = 601
+    bins: int = bounded(601, least=1)
     """Bins K of the action value."""
-    bin_spacing: float = 1.0
+    bin_spacing: float = bounded(1.0, above=0)
     """Distance between neighbouring bins; see `Disco`. Small rewards need fine bins."""
-    trajectory_lstm: int = 256
+    trajectory_lstm: int = bounded(256, least=1)
     """Width of the meta-network's trajectory LSTM."""
-    meta_lstm: int = 128
+    meta_lstm: int = bounded(128, least=1)
     """Width of the meta-RNN."""
-    net_width: int = 16
+    net_width: int = bounded(16, least=1)
     """Hidden width of the meta-network's small nets."""
     without: str = "none"
     """Ablated parts of the rule, as in the paper: some of yz, q, aux_pi, bootstrapping and
     meta_rnn, joined by +."""
 
-    evaluate_every: int = 100
+    evaluate_every: int = bounded(100, least=1)
     """Meta-steps between two evaluations of the rule on fresh agents. There is also one before the
     first meta-step and one after the last."""
     evaluate_on: tuple[TaskConfig, ...] = (TaskConfig("catch:rows=5,columns=5"),)
     """Environments of the evaluation, such as held-out members of a family
     (`grid:seed=1,split=held_out`)."""
-    evaluate_seeds: int = 2
+    evaluate_seeds: int = bounded(2, least=1)
     """Fresh agents per environment of the evaluation."""
-    evaluate_updates: int = 300
+    evaluate_updates: int = bounded(300, least=1)
     """Updates of each of these agents."""
-    checkpoint_every: int = 50
+    checkpoint_every: int = bounded(50, least=1)
     """Meta-steps between two checkpoints."""
 
     other_names: ClassVar[Mapping[str, str]] = {
@@ -205,27 +205,13 @@ class DiscoverConfig:
         object.__setattr__(self, "population", _tasks("population", self.population, GroupConfig))
         object.__setattr__(self, "evaluate_on", _tasks("evaluate_on", self.evaluate_on, TaskConfig))
         fields = Fields(self)
-        counts = ("agents", "meta_steps", "window", "validation_envs", "validation_unroll", "bins")
-        sizes = ("prediction_size", "trajectory_lstm", "meta_lstm", "net_width")
-        evaluation = ("evaluate_every", "evaluate_seeds", "evaluate_updates")
-        fields.integer(*counts, *sizes, *evaluation, least=1)
-        fields.integer("checkpoint_every", "imitation_steps", least=1)
-        fields.integer("seed", least=0, most=MOST_SEED)
-        fields.integer("stride", "block_size", least=0)
-        fields.integers("lifetimes", least=1, empty=False)
-        fields.integers("value_hidden", least=1)
+        fields.declared()
         fields.require(self.bins % 2 == 1, "bins", "an odd number")
         known = "'scratch', 'muesli', 'imitation:LEAN_RULE', or a learned rule by its name or file"
         fields.require(isinstance(self.start, str) and self.start != "", "start", known)
         fields.choice("method", get_args(MethodName))
         fields.choice("meta_schedule", get_args(Schedule))
         fields.choice("objective", get_args(Objective))
-        fields.number("ema", least=0, below=1)
-        fields.number("bin_spacing", above=0)
-        fields.number("meta_learning_rate", "max_meta_gradient", "value_learning_rate", above=0)
-        fields.number("entropy_cost", "prediction_entropy_cost", "target_mean_cost", least=0)
-        fields.number("target_kl_cost", "target_improvement", least=0)
-        fields.number("value_discount", "value_lambda", least=0, most=1)
 
     @property
     def in_pairs(self) -> bool:

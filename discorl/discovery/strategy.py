@@ -16,7 +16,7 @@ import numpy as np
 from discorl.discovery.lives import Record
 from discorl.rules import Rule
 from discorl.types import Array, Key, Params, UserError, specs
-from discorl.types.validation import Fields
+from discorl.types.validation import Fields, bounded
 
 LEAST_SCORE, MOST_SCORE = -0.25, 1.1  # clip of a life's score
 
@@ -25,45 +25,39 @@ LEAST_SCORE, MOST_SCORE = -0.25, 1.1  # clip of a life's score
 class EvolutionConfig:
     """How a rule evolves over whole lives."""
 
-    noise: float = 0.25
+    noise: float = bounded(0.25, above=0)
     """Standard deviation of the perturbations."""
-    step: float = 0.06
+    step: float = bounded(0.06, above=0)
     """Root mean square of the movement in one generation."""
-    momentum: float = 0.9
+    momentum: float = bounded(0.9, least=0, below=1)
     """Decay of the moving average of gradients."""
-    cooldown: float = 0.7
+    cooldown: float = bounded(0.7, least=0, most=1)
     """Share of the generations, the last ones, in which steps decay; noise decays half as far."""
-    least_decay: float = 0.1
+    least_decay: float = bounded(0.1, least=0, most=1)
     """Final size of steps, as a share of the first."""
-    shortest_life: int = 150
+    shortest_life: int = bounded(150, least=1)
     """Updates of the shortest lives."""
     longest_life: int = 1000
     """Updates of the longest lives; lengths are spread evenly on a logarithmic scale."""
-    end_weight: float = 0.6
+    end_weight: float = bounded(0.6, least=0, most=1)
     """Weight of the end of a life in its score; the area under its curve has the rest."""
-    end_share: float = 0.25
+    end_share: float = bounded(0.25, above=0, most=1)
     """Share of a life that counts as its end."""
-    most_difference: float = 1.0
+    most_difference: float = bounded(1.0, above=0)
     """Clip of the difference between the two lives of a pair."""
     parts: tuple[str, ...] = ()
     """Parts of the rule's parameters to evolve, by the first name in their path; by default those
     that the rule names (`Rule.noise_scales`)."""
-    rank: int = 0
+    rank: int = bounded(0, least=0)
     """Rank of the perturbations of matrices; 0: full."""
-    averaging: float = 4.0
+    averaging: float = bounded(4.0, least=0)
     """How strongly the average of the iterates favours the latest: weights grow with the generation
     to this power."""
 
     def __post_init__(self) -> None:
         fields = Fields(self)
-        fields.integer("shortest_life", least=1)
+        fields.declared()
         fields.integer("longest_life", least=self.shortest_life)
-        fields.integer("rank", least=0)
-        fields.number("noise", "step", "most_difference", above=0)
-        fields.number("cooldown", "least_decay", "end_weight", least=0, most=1)
-        fields.number("end_share", above=0, most=1)
-        fields.number("momentum", least=0, below=1)
-        fields.number("averaging", least=0)
 
     def length(self, place: float) -> int:
         """Updates of a life; `place` from 0 to 1 interpolates between shortest and longest."""

@@ -11,7 +11,7 @@ from discorl.agent.config import AgentConfig
 from discorl.runs import config_files
 from discorl.training.presets import PRESETS, preset_for
 from discorl.types import UserError, settings, specs, validation
-from discorl.types.validation import MOST_SEED, Fields
+from discorl.types.validation import MOST_SEED, Fields, bounded
 
 DEFAULT_RULE = "lean2"  # discovered by us; docs/records/lean2.md
 DEFAULT_ENVIRONMENT = "catch"
@@ -36,19 +36,19 @@ class TrainConfig:
     """Folder or file to look for the rule in first."""
     agent: AgentConfig = AgentConfig()
     """The agent."""
-    seed: int = 0
+    seed: int = bounded(0, least=0, most=MOST_SEED)
     """Seed of the run, or of the first of several."""
-    seeds: int = 1
+    seeds: int = bounded(1, least=1)
     """Number of agents to train at once, with seeds `seed`, `seed + 1`, ..."""
-    updates: int = 1000
+    updates: int = bounded(1000, least=1, most=MOST_UPDATES)
     """Number of updates."""
-    log_every: int = 1
+    log_every: int = bounded(1, least=1)
     """Updates that one row of the metrics averages over."""
-    checkpoint_every: int = 200
+    checkpoint_every: int = bounded(200, least=1)
     """Updates between two checkpoints; a multiple of `log_every`."""
-    eval_every: int = 0
+    eval_every: int = bounded(0, least=0)
     """Updates between two evaluations, which keep the best agent; 0: none."""
-    eval_episodes: int = 20
+    eval_episodes: int = bounded(20, least=1, most=MOST_EPISODES)
     """Episodes that each agent plays in an evaluation during training."""
 
     other_names: ClassVar[Mapping[str, str]] = {
@@ -70,12 +70,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
-        fields.integer("seeds", "checkpoint_every", least=1)
-        fields.integer("updates", least=1, most=MOST_UPDATES)
-        fields.integer("seed", least=0, most=MOST_SEED)
-        fields.integer("log_every", least=1)
-        fields.integer("eval_episodes", least=1, most=MOST_EPISODES)
-        fields.integer("eval_every", least=0)
+        fields.declared()
         fields.require(self.seed + self.seeds <= 2**31, "seeds", "below 2**31, with the seed")
         fields.require(self.log_every <= LONGEST_CALL, "log_every", f"at most {LONGEST_CALL}")
         for name in ("checkpoint_every", "eval_every"):

@@ -1,12 +1,13 @@
 """Checks of settings and arguments, all with one form of message: `NAME is VALUE; expected ...`.
 
 The functions check a value and return it as a plain `int`, `float` or `tuple`, which JSON can
-store. `Fields` does the same for the fields of a frozen dataclass:
+store. `Fields` does the same for the fields of a frozen dataclass. Bounds stand beside defaults:
+
+    unroll: int = bounded(28, least=1)
+    discount: float = bounded(0.997, least=0, most=1)
 
     def __post_init__(self) -> None:
-        fields = Fields(self)
-        fields.integer("unroll", "batch", least=1)
-        fields.number("discount", least=0, most=1)
+        Fields(self).declared()
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from discorl.types.specs import Range
 
 MOST_INTEGER = MOST_SEED = 2**31 - 1  # of int32, JAX's default
 LEAST_NUMBER, MOST_NUMBER = 1e-45, 3.4e38  # of float32
+_BOUNDS = "bounds"  # in the metadata of fields
 
 
 def refuse(name: str, value: Any, accepted: str, owner: str = "") -> NoReturn:
@@ -86,6 +88,11 @@ def choice(name: str, value: Any, choices: Sequence[str], owner: str = "") -> st
     return value
 
 
+def bounded(default: Any, **bounds: float) -> Any:
+    """A field with a default, whose bounds `Fields.declared` checks; its type follows from it."""
+    return dataclasses.field(default=default, metadata={_BOUNDS: bounds})
+
+
 class Fields:
     """Checks the fields of a frozen dataclass and sets them to what the checks return.
 
@@ -105,6 +112,16 @@ class Fields:
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self._config, name, value)
 
+    def declared(self) -> None:
+        """Checks the fields that are `bounded`."""
+        for field in dataclasses.fields(self._config):
+            if _BOUNDS in field.metadata:
+                default = field.default
+                kind = type(default.low if isinstance(default, Range) else default)
+                check = {int: integer, float: number, tuple: integers}[kind]
+                bounds = field.metadata[_BOUNDS]
+                self._set(field.name, self._check(check, field.name, **bounds))
+
     def integer(self, *names: str, **bounds: float) -> None:
         """See `integer`, also for the bounds; both ends of a `Range` must fit."""
         for name in names:
@@ -114,11 +131,6 @@ class Fields:
         """See `number`; both ends of a `Range` must fit."""
         for name in names:
             self._set(name, self._check(number, name, **bounds))
-
-    def integers(self, *names: str, least: float = -math.inf, empty: bool = True) -> None:
-        for name in names:
-            value = getattr(self._config, name)
-            self._set(name, integers(name, value, least=least, empty=empty, owner=self._owner))
 
     def choice(self, name: str, choices: Sequence[str]) -> None:
         choice(name, getattr(self._config, name), choices, self._owner)
@@ -142,7 +154,7 @@ class Fields:
 
     def _check(self, check: Any, name: str, **bounds: float) -> Any:
         value = getattr(self._config, name)
-        if not isinstance(value, Range):
+        if not isinstance(value, Range) or check is integers:
             return check(name, value, owner=self._owner, **bounds)
         try:
             ends = Range(*(check(name, end, **bounds) for end in value))

@@ -12,7 +12,7 @@ from discorl.envs.families import draws
 from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key, UserError
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 _LARGEST_REWARD = 100.0
 
@@ -38,21 +38,16 @@ class Bandit(PlaceFamily[BanditParameters]):
     and to an odd one in held-out members, so the best arm differs in some context.
     """
 
-    contexts: int = 4
-    arms: int = 3
-    pulls: int = 1
-    distractors: int = 0
-    best: Range[float] = Range(0.5, 1.0)
-    others: Range[float] = Range(-1.0, 0.4)
-    noise: Range[float] = Range(0.0, 0.5)
+    contexts: int = bounded(4, least=1)
+    arms: int = bounded(3, least=2)
+    pulls: int = bounded(1, least=1)
+    distractors: int = bounded(0, least=0)
+    best: Range[float] = bounded(Range(0.5, 1.0), least=-_LARGEST_REWARD, most=_LARGEST_REWARD)
+    others: Range[float] = bounded(Range(-1.0, 0.4), least=-_LARGEST_REWARD, most=_LARGEST_REWARD)
+    noise: Range[float] = bounded(Range(0.0, 0.5), least=0, most=_LARGEST_REWARD)
 
     def __post_init__(self) -> None:
-        fields = Fields(self, "bandit")
-        fields.integer("contexts", "pulls", least=1)
-        fields.integer("arms", least=2)
-        fields.integer("distractors", least=0)
-        fields.number("best", "others", least=-_LARGEST_REWARD, most=_LARGEST_REWARD)
-        fields.number("noise", least=0, most=_LARGEST_REWARD)
+        super().__post_init__()
         # Compared as drawn, in float32: the best arm decides the split and must not be ambiguous.
         if np.float32(self.others.high) >= np.float32(self.best.low):
             raise UserError(

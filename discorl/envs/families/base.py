@@ -17,6 +17,7 @@ runs any member, and `jax.vmap` runs a different member for every agent:
 import abc
 import dataclasses
 import functools
+import re
 from collections.abc import Iterator
 from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
@@ -67,7 +68,7 @@ class Family(abc.ABC, Generic[Parameters, State]):
     Fields of type `int` and `bool` are static: a program is compiled for them. Fields of type
     `Range` and `float` are ranges and probabilities of drawn parameters. They only change which
     members there are, and how long their episodes can be. A range may be given as a pair or a
-    number.
+    number. Bounds of fields (`validation.bounded`) are checked.
 
     All methods are pure, work on one task without a batch, and can be traced, vmapped and jitted
     in their arrays. A family defines `begin`, `transition` and `observe`; a family with noisy
@@ -79,6 +80,10 @@ class Family(abc.ABC, Generic[Parameters, State]):
     """
 
     truncates: ClassVar[bool] = True  # at the horizon; False: all episodes end by themselves
+
+    def __post_init__(self) -> None:
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()  # DeepSea: deep_sea
+        validation.Fields(self, name).declared()
 
     @property
     @abc.abstractmethod

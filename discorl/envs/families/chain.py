@@ -10,7 +10,7 @@ from discorl.envs.families import draws
 from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 _STEPS_PER_PLACE = 4  # the time limit, in multiples of the chain's length
 _FATAL_SHARE = 0.3  # largest temptation, as a share of the goal, where it ends the episode
@@ -47,17 +47,11 @@ class Chain(PlaceFamily[ChainParameters]):
     an odd one in held-out members, so chains of one length differ in some correct action.
     """
 
-    length: int = 6
-    actions: int = 3
-    goal: Range[float] = Range(0.5, 1.5)
-    temptation: Range[float] = Range(0.3, 0.9)
-    fatal: float = 0.5
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "chain")
-        fields.integer("length", "actions", least=2)
-        fields.number("goal", least=0.01, most=100)
-        fields.number("temptation", "fatal", least=0, most=1)
+    length: int = bounded(6, least=2)
+    actions: int = bounded(3, least=2)
+    goal: Range[float] = bounded(Range(0.5, 1.5), least=0.01, most=100)
+    temptation: Range[float] = bounded(Range(0.3, 0.9), least=0, most=1)
+    fatal: float = bounded(0.5, least=0, most=1)
 
     @property
     def sizes(self) -> Sizes:

@@ -11,7 +11,7 @@ from discorl.envs.families import board, draws
 from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 _COST = 0.01
 
@@ -42,18 +42,13 @@ class Cliff(PlaceFamily[CliffParameters]):
     members, so the lava differs in some column.
     """
 
-    rows: int = 4
-    columns: int = 6
+    rows: int = bounded(4, least=2)
+    columns: int = bounded(6, least=3)
     permuted: bool = True
-    gust: Range[float] = Range(0.0, 0.2)
-    penalty: Range[float] = Range(0.5, 1.5)
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "cliff")
-        fields.integer("rows", least=2)
-        fields.integer("columns", least=3)
-        fields.number("gust", least=0, most=0.9)  # with 1, actions would have no effect
-        fields.number("penalty", least=0, most=100)
+    gust: Range[float] = bounded(
+        Range(0.0, 0.2), least=0, most=0.9
+    )  # with 1, actions would have no effect
+    penalty: Range[float] = bounded(Range(0.5, 1.5), least=0, most=100)
 
     @property
     def sizes(self) -> Sizes:

@@ -11,7 +11,7 @@ from discorl.envs.families import board, draws
 from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 
 class DeepSeaParameters(NamedTuple):
@@ -43,21 +43,14 @@ class DeepSea(PlaceFamily[DeepSeaParameters]):
     odd one in held-out members, so in seas of one depth the way to the treasure differs.
     """
 
-    size: int = 7
-    actions: int = 2
-    goal: Range[float] = Range(0.5, 1.5)
-    cost: Range[float] = Range(0.0, 0.02)
-    slippery: float = 0.5
-    slip: Range[float] = Range(0.02, 0.1)
+    size: int = bounded(7, least=2)
+    actions: int = bounded(2, least=2)
+    goal: Range[float] = bounded(Range(0.5, 1.5), least=0.01, most=100)
+    cost: Range[float] = bounded(Range(0.0, 0.02), least=0, most=0.9)
+    slippery: float = bounded(0.5, least=0, most=1)
+    slip: Range[float] = bounded(Range(0.02, 0.1), least=0, most=0.9)
 
     truncates = False
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "deep_sea")
-        fields.integer("size", "actions", least=2)
-        fields.number("goal", least=0.01, most=100)
-        fields.number("cost", "slip", least=0, most=0.9)
-        fields.number("slippery", least=0, most=1)
 
     @property
     def sizes(self) -> Sizes:

@@ -11,7 +11,7 @@ from discorl.envs.families import board, draws
 from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 _DIRECTIONS = board.NUM_MOVES - 1  # all moves but to stay
 
@@ -46,18 +46,13 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
     is even in train members and odd in held-out members, so one of them is elsewhere.
     """
 
-    size: int = 7
-    limit: int = 24
+    size: int = bounded(7, least=5)
+    limit: int = bounded(24, least=1)
     permuted: bool = True
-    reward: Range[float] = Range(0.5, 1.5)
-    slip: Range[float] = Range(0.0, 0.3)
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "four_rooms")
-        fields.integer("size", least=5)
-        fields.integer("limit", least=1)
-        fields.number("reward", least=0.01, most=100)
-        fields.number("slip", least=0, most=0.9)  # with 1, actions would have no effect
+    reward: Range[float] = bounded(Range(0.5, 1.5), least=0.01, most=100)
+    slip: Range[float] = bounded(
+        Range(0.0, 0.3), least=0, most=0.9
+    )  # with 1, actions would have no effect
 
     @property
     def sizes(self) -> Sizes:

@@ -10,7 +10,7 @@ from discorl.envs.families import draws
 from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 
 class GamblerParameters(NamedTuple):
@@ -42,19 +42,12 @@ class Gambler(PlaceFamily[GamblerParameters]):
     held-out members, so the stake of some table differs.
     """
 
-    tables: int = 4
-    target: int = 12
-    stakes: int = 4
-    limit: int = 32
-    good: Range[float] = Range(0.5, 0.65)
-    poor: Range[float] = Range(0.2, 0.45)
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "gambler")
-        fields.integer("tables", "stakes", least=2)
-        fields.integer("target", least=4)
-        fields.integer("limit", least=1)
-        fields.number("good", "poor", least=0, most=1)
+    tables: int = bounded(4, least=2)
+    target: int = bounded(12, least=4)
+    stakes: int = bounded(4, least=2)
+    limit: int = bounded(32, least=1)
+    good: Range[float] = bounded(Range(0.5, 0.65), least=0, most=1)
+    poor: Range[float] = bounded(Range(0.2, 0.45), least=0, most=1)
 
     @property
     def sizes(self) -> Sizes:

@@ -11,7 +11,7 @@ from discorl.envs.families import board, draws
 from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import Fields, bounded
 
 _CHANNELS = 4  # agent, walls, rewards and penalties
 
@@ -57,26 +57,22 @@ class Grid(Family[GridParameters, GridState]):
     in train members and odd in held-out members, so some object is in another place.
     """
 
-    size: int = 5
+    size: int = bounded(5, least=3)
     objects: int = 3
-    limit: int = 32
+    limit: int = bounded(32, least=1)
     permuted: bool = True
     flat: bool = False
-    reward: Range[float] = Range(0.5, 1.0)
-    bad: float = 0.5
-    terminal: float = 0.5
-    returning: float = 0.5
-    respawn: Range[float] = Range(0.02, 0.2)
+    reward: Range[float] = bounded(Range(0.5, 1.0), least=0.01, most=100)
+    bad: float = bounded(0.5, least=0, most=1)
+    terminal: float = bounded(0.5, least=0, most=1)
+    returning: float = bounded(0.5, least=0, most=1)
+    respawn: Range[float] = bounded(Range(0.02, 0.2), least=0, most=1)
 
     def __post_init__(self) -> None:
-        fields = Fields(self, "grid")
-        fields.integer("size", least=3)
+        super().__post_init__()
         # Walls take at most one square of either colour per pillar; one must remain to start on.
         room = self.size**2 // 2 - self._pillars**2 - 1
-        fields.integer("objects", least=1, most=min(room, 8))
-        fields.integer("limit", least=1)
-        fields.number("reward", least=0.01, most=100)
-        fields.number("respawn", "bad", "terminal", "returning", least=0, most=1)
+        Fields(self, "grid").integer("objects", least=1, most=min(room, 8))
 
     @property
     def sizes(self) -> Sizes:

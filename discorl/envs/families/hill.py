@@ -11,7 +11,7 @@ from discorl.envs.families import draws
 from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 _PUSHES = (-1, 0, 1)  # left, none, right
 
@@ -57,20 +57,12 @@ class Hill(Family[HillParameters, HillState]):
     members.
     """
 
-    width: int = 21
-    top_speed: int = 3
-    limit: int = 60
-    power: Range[float] = Range(0.25, 0.5)
-    gravity: Range[float] = Range(0.7, 1.0)
-    cost: Range[float] = Range(0.3, 3.0)
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "hill")
-        fields.integer("width", least=6)
-        fields.integer("top_speed", "limit", least=1)
-        fields.number("power", least=0.05, most=1)
-        fields.number("gravity", least=0, most=1)
-        fields.number("cost", least=0.001, most=100)
+    width: int = bounded(21, least=6)
+    top_speed: int = bounded(3, least=1)
+    limit: int = bounded(60, least=1)
+    power: Range[float] = bounded(Range(0.25, 0.5), least=0.05, most=1)
+    gravity: Range[float] = bounded(Range(0.7, 1.0), least=0, most=1)
+    cost: Range[float] = bounded(Range(0.3, 3.0), least=0.001, most=100)
 
     @property
     def sizes(self) -> Sizes:

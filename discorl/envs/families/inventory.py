@@ -11,7 +11,7 @@ from discorl.envs.families import draws
 from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 _EXTRAS = 3  # customers beyond the season's: none, one or two
 
@@ -59,23 +59,16 @@ class Inventory(Family[InventoryParameters, InventoryState]):
     held-out members, so the demand of some season differs.
     """
 
-    capacity: int = 6
-    orders: int = 5
-    seasons: int = 4
-    periods: int = 32
-    surge: Range[float] = Range(0.1, 0.5)
-    price: Range[float] = Range(0.05, 0.15)
-    cost: Range[float] = Range(0.3, 0.7)
-    holding: Range[float] = Range(0.05, 0.2)
+    capacity: int = bounded(6, least=1)
+    orders: int = bounded(5, least=2)
+    seasons: int = bounded(4, least=1)
+    periods: int = bounded(32, least=2)
+    surge: Range[float] = bounded(Range(0.1, 0.5), least=0, most=1)
+    price: Range[float] = bounded(Range(0.05, 0.15), least=0.001, most=100)
+    cost: Range[float] = bounded(Range(0.3, 0.7), least=0, most=1)
+    holding: Range[float] = bounded(Range(0.05, 0.2), least=0, most=1)
 
     truncates = False
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "inventory")
-        fields.integer("capacity", "seasons", least=1)
-        fields.integer("orders", "periods", least=2)
-        fields.number("price", least=0.001, most=100)
-        fields.number("surge", "cost", "holding", least=0, most=1)
 
     @property
     def sizes(self) -> Sizes:

@@ -11,7 +11,7 @@ from discorl.envs.families import board, draws
 from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 
 class KeyDoorParameters(NamedTuple):
@@ -55,21 +55,13 @@ class KeyDoor(Family[KeyDoorParameters, KeyDoorState]):
     squares is even in train members and odd in held-out members, so one of them is elsewhere.
     """
 
-    rows: int = 4
-    columns: int = 6
-    limit: int = 40
+    rows: int = bounded(4, least=2)
+    columns: int = bounded(6, least=3)
+    limit: int = bounded(40, least=1)
     permuted: bool = True
-    reward: Range[float] = Range(0.5, 1.5)
-    hinted: float = 0.5
-    hint: Range[float] = Range(0.05, 0.2)
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "key_door")
-        fields.integer("rows", least=2)
-        fields.integer("columns", least=3)
-        fields.integer("limit", least=1)
-        fields.number("reward", least=0.01, most=100)
-        fields.number("hinted", "hint", least=0, most=1)
+    reward: Range[float] = bounded(Range(0.5, 1.5), least=0.01, most=100)
+    hinted: float = bounded(0.5, least=0, most=1)
+    hint: Range[float] = bounded(Range(0.05, 0.2), least=0, most=1)
 
     @property
     def sizes(self) -> Sizes:

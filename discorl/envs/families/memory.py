@@ -10,7 +10,7 @@ from discorl.envs.families import draws
 from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 
 class MemoryParameters(NamedTuple):
@@ -36,16 +36,11 @@ class Memory(PlaceFamily[MemoryParameters]):
     members, so at least two cues ask for other actions.
     """
 
-    cues: int = 3
+    cues: int = bounded(3, least=2)
     visible: bool = False
-    delay: Range[int] = Range(1, 6)
+    delay: Range[int] = bounded(Range(1, 6), least=1, most=10_000)
 
     truncates = False
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "memory")
-        fields.integer("cues", least=2)
-        fields.integer("delay", least=1, most=10_000)
 
     @property
     def sizes(self) -> Sizes:

@@ -10,7 +10,7 @@ from discorl.envs.families import draws
 from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 _ACCEPT, _WAIT, _ADVERTISE = range(3)
 
@@ -61,24 +61,16 @@ class Offers(Family[OffersParameters, OffersState]):
     held-out members, so the tickets of some kind differ.
     """
 
-    kinds: int = 8
-    tickets: int = 4
-    levels: int = 4
-    limit: int = 32
-    best: Range[float] = Range(0.5, 1.5)
-    others: Range[float] = Range(-0.6, 0.9)
-    cost: Range[float] = Range(0.02, 0.06)
-    fee: Range[float] = Range(0.05, 0.25)
+    kinds: int = bounded(8, least=2)
+    tickets: int = bounded(4, least=2)
+    levels: int = bounded(4, least=2)
+    limit: int = bounded(32, least=1)
+    best: Range[float] = bounded(Range(0.5, 1.5), least=0.01, most=100)
+    others: Range[float] = bounded(Range(-0.6, 0.9), least=-1, most=1)
+    cost: Range[float] = bounded(Range(0.02, 0.06), least=0, most=1)
+    fee: Range[float] = bounded(Range(0.05, 0.25), least=0, most=1)
 
     truncates = False
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "offers")
-        fields.integer("kinds", "tickets", "levels", least=2)
-        fields.integer("limit", least=1)
-        fields.number("best", least=0.01, most=100)
-        fields.number("others", least=-1, most=1)
-        fields.number("cost", "fee", least=0, most=1)
 
     @property
     def sizes(self) -> Sizes:

@@ -10,7 +10,7 @@ from discorl.envs.families import draws
 from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 _LEAST_ROOM = 2  # jobs
 
@@ -60,21 +60,12 @@ class Queues(Family[QueuesParameters, QueuesState]):
     held-out members, so the room of some queue differs.
     """
 
-    queues: int = 3
-    length: int = 4
-    limit: int = 40
-    arrival: Range[float] = Range(0.05, 0.25)
-    service: Range[float] = Range(0.6, 1.0)
-    cost: Range[float] = Range(0.005, 0.05)
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "queues")
-        fields.integer("queues", least=2, most=5)
-        fields.integer("length", least=_LEAST_ROOM + 1)
-        fields.integer("limit", least=1)
-        fields.number("arrival", least=0, most=1)
-        fields.number("service", least=0.05, most=1)
-        fields.number("cost", least=0.001, most=100)
+    queues: int = bounded(3, least=2, most=5)
+    length: int = bounded(4, least=_LEAST_ROOM + 1)
+    limit: int = bounded(40, least=1)
+    arrival: Range[float] = bounded(Range(0.05, 0.25), least=0, most=1)
+    service: Range[float] = bounded(Range(0.6, 1.0), least=0.05, most=1)
+    cost: Range[float] = bounded(Range(0.005, 0.05), least=0.001, most=100)
 
     @property
     def sizes(self) -> Sizes:

@@ -10,7 +10,7 @@ from discorl.envs.families import draws
 from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 _STEPS_PER_PLACE = 8  # the time limit, in multiples of the river's length
 _CARRIED = 0.25  # share of failed strokes upstream that end one place downstream
@@ -47,17 +47,12 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
     members, so rivers of one length differ in some place.
     """
 
-    length: int = 6
-    current: Range[float] = Range(0.1, 0.5)
-    source: Range[float] = Range(0.05, 0.15)
-    mouth: Range[float] = Range(0.01, 0.1)
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "river_swim")
-        fields.integer("length", least=3)
-        fields.number("current", least=0, most=0.9)  # with 1, strokes upstream would always fail
-        fields.number("source", least=0.001, most=100)
-        fields.number("mouth", least=0, most=0.5)
+    length: int = bounded(6, least=3)
+    current: Range[float] = bounded(
+        Range(0.1, 0.5), least=0, most=0.9
+    )  # with 1, strokes upstream would always fail
+    source: Range[float] = bounded(Range(0.05, 0.15), least=0.001, most=100)
+    mouth: Range[float] = bounded(Range(0.01, 0.1), least=0, most=0.5)
 
     @property
     def sizes(self) -> Sizes:

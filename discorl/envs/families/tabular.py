@@ -10,7 +10,7 @@ from discorl.envs.families import draws
 from discorl.envs.families.base import PlaceFamily, PlaceState, Sizes
 from discorl.types import Array, Key
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import bounded
 
 _SURE_REWARD = 1.0  # of one pair, so that every member has a reward
 _LEAST_BRANCH = 0.2  # weight of a successor before normalisation, relative to the largest possible
@@ -42,21 +42,14 @@ class Tabular(PlaceFamily[TabularParameters]):
     in held-out members, so some pair has other successors.
     """
 
-    states: int = 8
-    actions: int = 3
-    branches: int = 2
-    features: int = 0
-    limit: int = 32
-    rewarded: float = 0.3
-    hazardous: float = 0.25
-    hazard: Range[float] = Range(0.1, 0.5)
-
-    def __post_init__(self) -> None:
-        fields = Fields(self, "tabular")
-        fields.integer("states", "actions", least=2)
-        fields.integer("branches", "limit", least=1)
-        fields.integer("features", least=0)
-        fields.number("rewarded", "hazardous", "hazard", least=0, most=1)
+    states: int = bounded(8, least=2)
+    actions: int = bounded(3, least=2)
+    branches: int = bounded(2, least=1)
+    features: int = bounded(0, least=0)
+    limit: int = bounded(32, least=1)
+    rewarded: float = bounded(0.3, least=0, most=1)
+    hazardous: float = bounded(0.25, least=0, most=1)
+    hazard: Range[float] = bounded(Range(0.1, 0.5), least=0, most=1)
 
     @property
     def sizes(self) -> Sizes:

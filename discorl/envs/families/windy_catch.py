@@ -12,7 +12,7 @@ from discorl.envs.families import board, draws
 from discorl.envs.families.base import Family, Sizes
 from discorl.types import Array, Key, UserError
 from discorl.types.specs import Range
-from discorl.types.validation import Fields
+from discorl.types.validation import Fields, bounded
 
 _WINDS = 5  # the ball drifts with probability wind / 5
 _SLIPS = 10  # the paddle slips with probability slipperiness / 10
@@ -52,20 +52,19 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     an even number in train members and to an odd one in held-out members, so one of them differs.
     """
 
-    rows: int = 8
-    columns: int = 8
-    wind: Range[float] = Range(0.0, 0.8)
-    slip: Range[float] = Range(0.0, 0.3)
+    rows: int = bounded(8, least=2)
+    columns: int = bounded(8, least=2)
+    wind: Range[float] = bounded(Range(0.0, 0.8), least=0, most=1)
+    slip: Range[float] = bounded(
+        Range(0.0, 0.3), least=0, most=0.9
+    )  # with 1, actions would have no effect
     width: Range[int] = Range(1, 3)
 
     truncates = False
 
     def __post_init__(self) -> None:
-        fields = Fields(self, "windy_catch")
-        fields.integer("rows", "columns", least=2)
-        fields.integer("width", least=1, most=self.columns)
-        fields.number("wind", least=0, most=1)
-        fields.number("slip", least=0, most=0.9)  # with 1, actions would have no effect
+        super().__post_init__()
+        Fields(self, "windy_catch").integer("width", least=1, most=self.columns)
         if all(low == high for low, high in (self._winds, self._slips, self.width)):
             raise UserError(
                 f"windy_catch: wind={self.wind}, slip={self.slip} and width={self.width} cannot "
