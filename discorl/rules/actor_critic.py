@@ -6,6 +6,7 @@ from typing import ClassVar
 from discorl.rules import returns
 from discorl.rules.policy_and_value import PolicyAndValue
 from discorl.types import Array, Trajectory
+from discorl.types.validation import bounded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,12 +18,8 @@ class ActorCritic(PolicyAndValue):
 
     name: ClassVar[str] = "actor_critic"
 
-    lambda_: float = 0.95  # decay of the traces
+    lambda_: float = bounded(0.95, least=0, most=1)  # decay of the traces
     entropy_cost: float = 0.03  # weight of the entropy bonus
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._fields().number("lambda_", least=0, most=1)
 
     def estimate(
         self, trajectory: Trajectory, logits_t: Array, v_t: Array, v_tp1: Array, discount_t: Array

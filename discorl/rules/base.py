@@ -29,7 +29,7 @@ from discorl.types import (
     Trajectory,
     UserError,
 )
-from discorl.types.validation import Fields
+from discorl.types.validation import Fields, bounded
 
 # For recipes: undoes the weight decay and schedule that a preset chose for another rule.
 PLAIN: Mapping[str, Any] = {"schedule": "constant", "warmup_steps": 0, "weight_decay": 0.0}
@@ -50,7 +50,7 @@ class Rule(abc.ABC):
     # them. A mapping under "rule" holds defaults of the rule's own settings.
     recipes: ClassVar[searched.Recipes] = {}
 
-    discount: float = 0.997
+    discount: float = bounded(0.997, least=0, most=1)
 
     # Gradient steps per call of `targets`: `epochs` passes over `minibatches` parts of the batch.
     epochs: int = dataclasses.field(default=1, kw_only=True)
@@ -69,7 +69,7 @@ class Rule(abc.ABC):
 
     def __post_init__(self) -> None:
         fields = self._fields()
-        fields.number("discount", least=0, most=1)
+        fields.declared()
         fields.integer("epochs", "minibatches", least=1)
 
     def _fields(self) -> Fields:

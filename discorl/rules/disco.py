@@ -27,6 +27,7 @@ from discorl.types import (
     UserError,
     specs,
 )
+from discorl.types.validation import bounded
 
 MOST_BINS = 100_001
 PUBLISHED_BINS = 601  # of files without that setting
@@ -98,13 +99,13 @@ class Disco(Rule):
     target_decay: ClassVar[float | None] = 0.9
 
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
-    num_bins: int = 601  # K, of the categorical action value
+    num_bins: int = bounded(601, least=3, most=MOST_BINS)  # K, of the categorical action value
     # s: bins lie s apart along s h(x / s), so values of rewards r in bins s apart are s times those
     # of rewards r / s in bins one apart. Small rewards need fine bins.
-    bin_spacing: float = 1.0
+    bin_spacing: float = bounded(1.0, above=0)
     # Optimal minus random return that the rule learns best from; 0: any.
-    return_span: float = 0.0
-    lambda_: float = 0.95
+    return_span: float = bounded(0.0, least=0)
+    lambda_: float = bounded(0.95, least=0, most=1)
     pi_cost: float = 1.0
     y_cost: float = 1.0
     z_cost: float = 1.0
@@ -122,12 +123,8 @@ class Disco(Rule):
                 f"{self.name}: without={self.without}: no part is called {part!r}; "
                 f"{specs.nearest(part, [*ABLATIONS, 'none'])}; several are joined by +"
             )
-        fields.integer("num_bins", least=3, most=MOST_BINS)
         # The middle bin is zero.
         fields.require(self.num_bins % 2 == 1, "num_bins", "an odd number")
-        fields.number("bin_spacing", above=0)
-        fields.number("return_span", least=0)
-        fields.number("lambda_", least=0, most=1)
 
     @property
     def ablated(self) -> frozenset[str]:

@@ -17,6 +17,7 @@ from discorl.rules import masks, returns, searched
 from discorl.rules.base import PLAIN, Rule
 from discorl.rules.returns import Moments
 from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, Trajectory
+from discorl.types.validation import bounded
 
 # Every coefficient is its hand-designed value times exp(gain * row @ features). With these gains,
 # equal changes of the rows are about equally important.
@@ -101,17 +102,10 @@ class Lean(Rule):
     target_decay: ClassVar[float | None] = 0.9
     noise_scales: ClassVar[Mapping[str, float]] = {"hidden": 0.0, "output": 0.3}
 
-    lambda_: float = 0.95  # decay of the traces, before the coefficients
-    clip: float = 1.0  # of the normalised action values, before the coefficients
-    hidden: int = 16  # units of the residual network
+    lambda_: float = bounded(0.95, least=0, most=1)  # decay of the traces, before the coefficients
+    clip: float = bounded(1.0, above=0)  # of the normalised action values, before the coefficients
+    hidden: int = bounded(16, least=1)  # units of the residual network
     residual_cost: float = 0.01  # of the network's outputs, in discovery by meta-gradients
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fields = self._fields()
-        fields.number("lambda_", least=0, most=1)
-        fields.number("clip", above=0)
-        fields.integer("hidden", least=1)
 
     def outputs(self, num_actions: int) -> OutputSpec:
         """A policy and squashed action values."""

@@ -11,6 +11,7 @@ from discorl.rules import masks, returns, searched
 from discorl.rules.base import PLAIN, Rule
 from discorl.rules.returns import Moments
 from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, Trajectory
+from discorl.types.validation import bounded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,16 +37,11 @@ class Muesli(Rule):
     recipes: ClassVar[searched.Recipes] = searched.MUESLI
     target_decay: ClassVar[float | None] = 0.9
 
-    lambda_: float = 0.95  # decay of the traces
-    clip: float = 1.0  # of the normalised advantages that improve the prior
+    lambda_: float = bounded(0.95, least=0, most=1)  # decay of the traces
+    clip: float = bounded(1.0, above=0)  # of the normalised advantages that improve the prior
     cmpo_cost: float = 1.0  # weight of the distance from the improved prior
     model_cost: float = 1.0  # weight of the prediction of the next improved prior
     q_cost: float = 1.0  # weight of the value loss
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._fields().number("lambda_", least=0, most=1)
-        self._fields().number("clip", above=0)
 
     def outputs(self, num_actions: int) -> OutputSpec:
         """A policy, squashed action values, and each action's prediction of the next policy."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from discorl.rules import returns, searched
 from discorl.rules.base import PLAIN, Rule
 from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
+from discorl.types.validation import bounded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,12 +32,8 @@ class PolicyAndValue(Rule):
     }
     recipes: ClassVar[searched.Recipes] = searched.POLICY_AND_VALUE
 
-    value_cost: float = 0.5  # weight of the value loss
-    entropy_cost: float = 0.01  # weight of the entropy bonus
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._fields().number("value_cost", "entropy_cost", least=0)
+    value_cost: float = bounded(0.5, least=0)  # weight of the value loss
+    entropy_cost: float = bounded(0.01, least=0)  # weight of the entropy bonus
 
     def outputs(self, num_actions: int) -> OutputSpec:
         """A policy and a scalar value."""

@@ -11,6 +11,7 @@ from discorl.rules import returns, searched
 from discorl.rules.base import PLAIN
 from discorl.rules.policy_and_value import PolicyAndValue
 from discorl.types import Array, Outputs, Trajectory
+from discorl.types.validation import bounded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,8 @@ class PPO(PolicyAndValue):
     }
     recipes: ClassVar[searched.Recipes] = searched.PPO
 
-    lambda_: float = 0.95  # of the advantage estimates
-    clip: float = 0.2  # of the probability ratio, around 1
+    lambda_: float = bounded(0.95, least=0, most=1)  # of the advantage estimates
+    clip: float = bounded(0.2, above=0)  # of the probability ratio, around 1
     value_clip: float | None = None  # of a value's change; None: no clip
     entropy_cost: float = 0.02  # weight of the entropy bonus
     epochs: int = 4
@@ -42,11 +43,8 @@ class PPO(PolicyAndValue):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fields = self._fields()
-        fields.number("lambda_", least=0, most=1)
-        fields.number("clip", above=0)
         if self.value_clip is not None:
-            fields.number("value_clip", above=0)
+            self._fields().number("value_clip", above=0)
 
     def estimate(
         self, trajectory: Trajectory, logits_t: Array, v_t: Array, v_tp1: Array, discount_t: Array

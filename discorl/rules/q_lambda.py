@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from discorl.rules import masks, returns, searched
 from discorl.rules.base import PLAIN, Rule
 from discorl.types import Array, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
+from discorl.types.validation import bounded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,14 +29,9 @@ class QLambda(Rule):
     recipes: ClassVar[searched.Recipes] = searched.Q_LAMBDA
     target_decay: ClassVar[float | None] = 0.9
 
-    lambda_: float = 0.95  # decay of the traces
-    epsilon: float = 0.02  # probability of acting at random
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._fields().number("lambda_", least=0, most=1)
-        # Above zero, because every action in replay must have a probability.
-        self._fields().number("epsilon", above=0, most=1)
+    lambda_: float = bounded(0.95, least=0, most=1)  # decay of the traces
+    # Probability of acting at random; above 0, as every action in replay must have a probability.
+    epsilon: float = bounded(0.02, above=0, most=1)
 
     def outputs(self, num_actions: int) -> OutputSpec:
         """The squashed value of each action, and no policy."""

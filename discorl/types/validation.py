@@ -21,7 +21,7 @@ from discorl.types.specs import Range
 
 MOST_INTEGER = MOST_SEED = 2**31 - 1  # of int32, JAX's default
 LEAST_NUMBER, MOST_NUMBER = 1e-45, 3.4e38  # of float32
-_BOUNDS = "bounds"  # in the metadata of fields
+_CHECK = "check"  # in the metadata of fields
 
 
 def refuse(name: str, value: Any, accepted: str, owner: str = "") -> NoReturn:
@@ -89,8 +89,10 @@ def choice(name: str, value: Any, choices: Sequence[str], owner: str = "") -> st
 
 
 def bounded(default: Any, **bounds: float) -> Any:
-    """A field with a default, whose bounds `Fields.declared` checks; its type follows from it."""
-    return dataclasses.field(default=default, metadata={_BOUNDS: bounds})
+    """A field that `Fields.declared` checks, by the type of its default and by its bounds."""
+    sample = default.low if isinstance(default, Range) else default
+    check = {int: integer, float: number, tuple: integers}[type(sample)]
+    return dataclasses.field(default=default, metadata={_CHECK: (check, bounds)})
 
 
 class Fields:
@@ -113,14 +115,13 @@ class Fields:
         object.__setattr__(self._config, name, value)
 
     def declared(self) -> None:
-        """Checks the fields that are `bounded`."""
-        for field in dataclasses.fields(self._config):
-            if _BOUNDS in field.metadata:
-                default = field.default
-                kind = type(default.low if isinstance(default, Range) else default)
-                check = {int: integer, float: number, tuple: integers}[kind]
-                bounds = field.metadata[_BOUNDS]
-                self._set(field.name, self._check(check, field.name, **bounds))
+        """Checks the fields that are `bounded`, also those that a subclass gives other defaults."""
+        checks: dict[str, Any] = {}
+        for kind in reversed(type(self._config).__mro__):
+            own = vars(kind).get("__dataclass_fields__", {})
+            checks |= {n: f.metadata[_CHECK] for n, f in own.items() if _CHECK in f.metadata}
+        for name, (check, bounds) in checks.items():
+            self._set(name, self._check(check, name, **bounds))
 
     def integer(self, *names: str, **bounds: float) -> None:
         """See `integer`, also for the bounds; both ends of a `Range` must fit."""
