@@ -78,7 +78,6 @@ class Trainer(abc.ABC):
             EnvironmentFailure: no update could be made; the state is still valid.
         """
 
-    @abc.abstractmethod
     def play(
         self,
         params: Params,
@@ -97,12 +96,23 @@ class Trainer(abc.ABC):
             greedy: take the most likely action instead of a sample.
             max_steps: limit at which an episode is stopped; by default the trainer's `max_steps`.
         """
+        return self._play(params, key, episodes, greedy, max_steps or self.max_steps)
 
-    @abc.abstractmethod
     def film(
         self, params: Params, key: Key, *, greedy: bool = False, max_frames: int
     ) -> list[np.ndarray]:
         """Renders an episode of the first agent: frames [H, W, 3]; [] if it cannot be rendered."""
+        return self._film(self.params_by_seed(params)[0], key, greedy, max_frames)
+
+    @abc.abstractmethod
+    def _play(
+        self, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
+    ) -> Episodes: ...
+
+    @abc.abstractmethod
+    def _film(
+        self, params: Params, key: Key, greedy: bool, max_frames: int
+    ) -> list[np.ndarray]: ...
 
     def flops_per_update(self) -> float | None:
         """Floating-point operations of an update of one agent, acting included; None: unknown."""

@@ -100,26 +100,17 @@ class CompiledTrainer(Trainer):
                 f"{self.config.env} cannot continue: {runtime_reason(error)}"
             ) from error
 
-    def play(
-        self,
-        params: Params,
-        key: Key,
-        *,
-        episodes: int,
-        greedy: bool = False,
-        max_steps: int | None = None,
+    def _play(
+        self, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
     ) -> Episodes:
-        max_steps = max_steps or self.max_steps
         one = self._programs.get(
             ("play", self._key(), episodes, greedy, max_steps),
             lambda: play.make_play(self.agent, episodes, greedy, max_steps),
         )
         return play.play(one, self.params_by_seed(params), key)
 
-    def film(
-        self, params: Params, key: Key, *, greedy: bool = False, max_frames: int
-    ) -> list[np.ndarray]:
-        return play.film(self.agent, self.params_by_seed(params)[0], key, greedy, max_frames)
+    def _film(self, params: Params, key: Key, greedy: bool, max_frames: int) -> list[np.ndarray]:
+        return play.film(self.agent, params, key, greedy, max_frames)
 
     def flops_per_update(self) -> float | None:
         state = jax.eval_shape(self.agent.init, jax.random.key(0), self.config.updates)

@@ -93,21 +93,12 @@ class HostTrainer(Trainer):
         table = {name: np.array([row[name] for row in fetched]) for name in fetched[0]}
         return state, table, len(rows)
 
-    def play(
-        self,
-        params: Params,
-        key: Key,
-        *,
-        episodes: int,
-        greedy: bool = False,
-        max_steps: int | None = None,
+    def _play(
+        self, params: Params, key: Key, episodes: int, greedy: bool, max_steps: int
     ) -> Episodes:
-        most = max_steps or self.max_steps
-        return play.play(self.agent, params, key, episodes, greedy, most)
+        return play.play(self.agent, params, key, episodes, greedy, max_steps)
 
-    def film(
-        self, params: Params, key: Key, *, greedy: bool = False, max_frames: int
-    ) -> list[np.ndarray]:
+    def _film(self, params: Params, key: Key, greedy: bool, max_frames: int) -> list[np.ndarray]:
         return play.film(self.agent, params, key, greedy, max_frames)
 
     def close(self) -> None:
