@@ -65,7 +65,7 @@ THEIRS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "pqn": ("pqn", _PASSES | {"max_grad_norm": 10.0, "td_lambda": 0.9}),
 }
 _FRESH = {"num_envs": ENVIRONMENTS, "batch": ENVIRONMENTS, "unroll": SHORT}
-_FRESH |= {"max_gradient_norm": 0.5, "adam_epsilon": 1e-8}
+_FRESH |= {"max_gradient_norm": 0.5, "adam_epsilon": 1e-8, "reward_scale": 1.0}
 _REPLAY = {"num_envs": 4, "unroll": SHORT, "batch": 32, "replay_fraction": 0.875}
 _REPLAY |= {"replay": 2048, "reward_scale": 1.0}
 _BONUS = f"entropy_cost={ENTROPY_COST}"

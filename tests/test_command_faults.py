@@ -90,6 +90,8 @@ def test_cached_files_of_a_container_do_not_count_as_used(monkeypatch, tmp_path)
     assert memory._of_container() == 100
     (tmp_path / "memory.stat").write_text("anon 600\ninactive_file 250\nactive_file 50\n")
     assert memory._of_container() == 350
+    (tmp_path / "memory.stat").write_text("damaged\n")
+    assert memory._of_container() == 100
     (tmp_path / "memory.max").write_text("max\n")
     assert memory._of_container() is None
 

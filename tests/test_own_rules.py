@@ -13,7 +13,7 @@ from discorl import envs, rules
 from discorl.cli import envs as envs_command
 from discorl.cli import rules as rules_command
 from discorl.discovery.start import keys_of
-from discorl.rules import PPO
+from discorl.rules import PPO, searched
 from discorl.runs.metrics import TOTAL_LOSS
 from discorl.types import UserError
 
@@ -152,6 +152,11 @@ def test_environments_bring_the_searched_recipes():
         assert (config.preset, config.agent.optimiser.learning_rate) == ("classic", rate)
         assert config.agent.network.hidden == (64, 64)
     assert discorl.configure("ppo", "gymnax:Acrobot-v1").rule == "ppo:entropy_cost=0.01,epochs=8"
+
+
+def test_recipes_leave_the_scale_of_rewards_to_rules_with_fine_bins():
+    for preset in searched.DISCO:
+        assert discorl.configure("discorl5", "catch", preset).agent.reward_scale is None
 
 
 def test_settings_are_added_to_the_text_of_a_rule():

@@ -1,10 +1,12 @@
 """The search for recipes: equally many settings for all rules, all of them valid."""
 
 import dataclasses
+import itertools
 from types import SimpleNamespace
 
 import pytest
 import recipe_search
+import trusted_curves
 
 import discorl
 from discorl.comparison import configure_comparison, runner
@@ -82,6 +84,12 @@ def test_the_best_setting_comes_first_and_a_failed_one_last():
     assert tried[0]["returns"] == {"catch": 3.0, "chain": 7.0}
     rates = [entry["settings"]["learning_rate"] for entry in entries]
     assert [row["learning_rate"] for row in tried] == [rates[i] for i in (2, 1, 3, 0)]
+
+
+def test_recipes_do_not_change_the_rewards_of_the_comparison_with_rejax():
+    for task, ours in itertools.product(trusted_curves.TASKS, trusted_curves.OURS.values()):
+        config = configure(ours.rule, f"gymnax:{task.name}", **ours.settings)
+        assert config.agent.reward_scale == 1
 
 
 def test_a_search_is_continued_only_with_the_same_arguments(tmp_path, monkeypatch):

@@ -87,7 +87,7 @@ def _of_container() -> int | None:
         left -= int((_CGROUP / "memory.current").read_text())
     except (OSError, ValueError):  # no container, or no limit ("max")
         return None
-    with contextlib.suppress(OSError):  # the kernel frees the page cache on demand
+    with contextlib.suppress(OSError, ValueError):  # the kernel frees the page cache on demand
         lines = (_CGROUP / "memory.stat").read_text().splitlines()
         left += int(dict(line.split() for line in lines).get("inactive_file", 0))
     return left
