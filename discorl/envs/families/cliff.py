@@ -45,9 +45,8 @@ class Cliff(PlaceFamily[CliffParameters]):
     rows: int = bounded(4, least=2)
     columns: int = bounded(6, least=3)
     permuted: bool = True
-    gust: Range[float] = bounded(
-        Range(0.0, 0.2), least=0, most=0.9
-    )  # with 1, actions would have no effect
+    # With a gust of 1, actions would have no effect.
+    gust: Range[float] = bounded(Range(0.0, 0.2), least=0, most=0.9)
     penalty: Range[float] = bounded(Range(0.5, 1.5), least=0, most=100)
 
     @property

@@ -50,9 +50,8 @@ class FourRooms(PlaceFamily[FourRoomsParameters]):
     limit: int = bounded(24, least=1)
     permuted: bool = True
     reward: Range[float] = bounded(Range(0.5, 1.5), least=0.01, most=100)
-    slip: Range[float] = bounded(
-        Range(0.0, 0.3), least=0, most=0.9
-    )  # with 1, actions would have no effect
+    # With a slip of 1, actions would have no effect.
+    slip: Range[float] = bounded(Range(0.0, 0.3), least=0, most=0.9)
 
     @property
     def sizes(self) -> Sizes:
