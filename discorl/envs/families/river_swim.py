@@ -48,9 +48,8 @@ class RiverSwim(PlaceFamily[RiverSwimParameters]):
     """
 
     length: int = bounded(6, least=3)
-    current: Range[float] = bounded(
-        Range(0.1, 0.5), least=0, most=0.9
-    )  # with 1, strokes upstream would always fail
+    # With a current of 1, strokes upstream would always fail.
+    current: Range[float] = bounded(Range(0.1, 0.5), least=0, most=0.9)
     source: Range[float] = bounded(Range(0.05, 0.15), least=0.001, most=100)
     mouth: Range[float] = bounded(Range(0.01, 0.1), least=0, most=0.5)
 

@@ -55,9 +55,8 @@ class WindyCatch(Family[WindyCatchParameters, WindyCatchState]):
     rows: int = bounded(8, least=2)
     columns: int = bounded(8, least=2)
     wind: Range[float] = bounded(Range(0.0, 0.8), least=0, most=1)
-    slip: Range[float] = bounded(
-        Range(0.0, 0.3), least=0, most=0.9
-    )  # with 1, actions would have no effect
+    # With a slip of 1, actions would have no effect.
+    slip: Range[float] = bounded(Range(0.0, 0.3), least=0, most=0.9)
     width: Range[int] = Range(1, 3)
 
     truncates = False
