@@ -1,3 +1,4 @@
+import contextlib
 import io
 import os
 import pty
@@ -15,7 +16,14 @@ from PIL import Image
 from discorl import cli
 from discorl.runs import curves, palette
 from discorl.runs.metrics import RETURN, STEP, by_seed
-from discorl.runs.progress import Progress, Waiting, _displays, doing, nothing_drawn
+from discorl.runs.progress import (
+    Progress,
+    Waiting,
+    _displays,
+    doing,
+    nothing_drawn,
+    waiting,
+)
 
 
 class Terminal:
@@ -148,6 +156,20 @@ def test_a_command_says_what_it_is_doing(terminal):
         doing("small.npz in float64")
         waiting._live.refresh()
     assert "discorl verify: small.npz in float64  0:12" in terminal.lines()
+
+
+@pytest.mark.parametrize("command", [True, False])
+def test_a_function_says_what_it_is_doing_unless_a_command_does(terminal, monkeypatch, command):
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    with (
+        Waiting("discorl train", stream=terminal.stream) if command else contextlib.nullcontext(),
+        waiting("discorl.train"),
+    ):
+        _displays[-1]._start -= 12
+        _displays[-1]._live.refresh()
+    name = "discorl train" if command else "discorl.train"
+    assert f"{name}: working  0:12" in terminal.lines()
+    assert _displays == []
 
 
 def test_seconds_are_counted_while_a_command_is_imported(terminal, monkeypatch):

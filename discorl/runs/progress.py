@@ -183,6 +183,13 @@ class Waiting(_Display):
         return f"{self._what}: {self.doing}  {_duration(now - self._start)}"
 
 
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Shows `Waiting` if nothing is drawn yet: a command's own line says more than a function's."""
+    with contextlib.nullcontext() if _displays else Waiting(what):
+        yield
+
+
 def doing(what: str) -> None:
     """Sets the text of the `Waiting` displays."""
     for display in _displays:
