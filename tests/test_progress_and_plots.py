@@ -214,6 +214,12 @@ def test_only_the_innermost_display_is_drawn(terminal):
     assert "3/3 100%" in drawn[-1]
 
 
+def test_a_value_that_is_not_known_yet_is_not_shown(terminal):
+    with Progress(10, stream=terminal.stream, clock=terminal.clock) as progress:
+        progress.update(1, {"return": float("nan"), "best": 0.5})
+    assert terminal.lines()[-1].endswith("10%  0:00  best 0.500")
+
+
 class Log(io.StringIO):
     """A file in place of a terminal, and a clock."""
 
