@@ -141,6 +141,19 @@ def test_environments_are_found_by_the_names_they_have_elsewhere(known_as, name)
     assert envs.canonical(known_as) == name
 
 
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("CartPol-v1", "gymnax:CartPole-v1"),
+        ("Frozenlake-v1", "gymnasium:FrozenLake-v1"),
+        ("ALE/Pomg-v5", "atari:Pong"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_nearest(misspelt, meant):
+    with pytest.raises(UserError, match=f"{misspelt}'; did you mean '{meant}'"):
+        envs.canonical(misspelt)
+
+
 def test_a_run_records_the_suite_and_takes_its_preset():
     config = configure(env="CartPole-v1", rule="ppo")
     assert (config.env, config.preset) == ("gymnax:CartPole-v1", preset_for("gymnax:CartPole-v1"))

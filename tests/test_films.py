@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -131,7 +132,10 @@ def test_a_window_that_is_closed_ends_the_film(monkeypatch):
     assert len(pauses) == 1
 
 
-def test_no_window_without_a_display():
+@pytest.mark.parametrize("error", [None, RuntimeError("Invalid DISPLAY variable")])
+def test_no_window_without_a_display(monkeypatch, error):
+    if error is not None:  # what Qt raises where DISPLAY names a screen that is not there
+        monkeypatch.setattr(plt, "subplots", mock.Mock(side_effect=error))
     with pytest.raises(UserError, match="window: matplotlib cannot open one here"):
         _show_in_window(list(frames()), fps=4, title="a run")
     assert not plt.get_fignums()

@@ -1,3 +1,4 @@
+import contextlib
 import io
 import os
 import pty
@@ -15,7 +16,14 @@ from PIL import Image
 from discorl import cli
 from discorl.runs import curves, palette
 from discorl.runs.metrics import RETURN, STEP, by_seed
-from discorl.runs.progress import Progress, Waiting, _displays, doing, nothing_drawn
+from discorl.runs.progress import (
+    Progress,
+    Waiting,
+    _displays,
+    doing,
+    nothing_drawn,
+    waiting,
+)
 
 
 class Terminal:
@@ -150,6 +158,20 @@ def test_a_command_says_what_it_is_doing(terminal):
     assert "discorl verify: small.npz in float64  0:12" in terminal.lines()
 
 
+@pytest.mark.parametrize("command", [True, False])
+def test_a_function_says_what_it_is_doing_unless_a_command_does(terminal, monkeypatch, command):
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    with (
+        Waiting("discorl train", stream=terminal.stream) if command else contextlib.nullcontext(),
+        waiting("discorl.train"),
+    ):
+        _displays[-1]._start -= 12
+        _displays[-1]._live.refresh()
+    name = "discorl train" if command else "discorl.train"
+    assert f"{name}: working  0:12" in terminal.lines()
+    assert _displays == []
+
+
 def test_seconds_are_counted_while_a_command_is_imported(terminal, monkeypatch):
     def slow(module):
         assert module == "discorl.cli.verify"
@@ -190,6 +212,12 @@ def test_only_the_innermost_display_is_drawn(terminal):
     drawn = list(dict.fromkeys(terminal.lines()))
     assert "10/10 100%" in drawn[-2]
     assert "3/3 100%" in drawn[-1]
+
+
+def test_a_value_that_is_not_known_yet_is_not_shown(terminal):
+    with Progress(10, stream=terminal.stream, clock=terminal.clock) as progress:
+        progress.update(1, {"return": float("nan"), "best": 0.5})
+    assert terminal.lines()[-1].endswith("10%  0:00  best 0.500")
 
 
 class Log(io.StringIO):

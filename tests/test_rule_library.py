@@ -218,6 +218,10 @@ def test_show_command_gives_origin_sizes_and_metadata(rule_cache, tmp_path):
     assert re.search(r"^metadata: seed +5$", text, re.MULTILINE)
     data, text = run("show", "tiny7", "--rules-path", SMALL)
     assert data["path"] == str(SMALL)
+    weights.save(tmp_path / "found.npz", weights.load(SMALL).eta, {"config": {"method": "es"}})
+    data, text = run("show", tmp_path / "found.npz")
+    assert data["metadata"]["config"] == {"method": "es"}
+    assert "method" not in text
     data, text = run("show", "by_hand")
     assert "\n\nWith more to say.\n\nsettings, as in `by_hand:NAME=VALUE`" in text
 

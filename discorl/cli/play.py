@@ -58,9 +58,13 @@ def play_command(
 def _show_in_window(frames: list[np.ndarray], fps: float, title: str) -> None:
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(num=title, layout="constrained")
-    if plt.get_backend().lower() == "agg":  # what matplotlib falls back to
-        plt.close(figure)
+    try:
+        figure, axes = plt.subplots(num=title, layout="constrained")
+        opened = plt.get_backend().lower() != "agg"  # what matplotlib falls back to
+    except (ImportError, RuntimeError):  # the toolkit cannot be imported; the display is not there
+        opened = False
+    if not opened:
+        plt.close("all")
         raise UserError(
             "window: matplotlib cannot open one here; expected a display and a toolkit, such as "
             "`pip install PyQt6`, or no --window, which plays in the terminal"

@@ -80,7 +80,10 @@ def show(rule: tyro.conf.Positional[str], rules_path: Path | None = None) -> Res
         sizes = trees.describe(archive.arrays)
     else:
         sizes = weights.describe(weights.unflatten(archive.arrays))  # as published
-    text = table(_pairs(head) + _pairs(sizes) + _pairs(archive.metadata, "metadata: "))
+    shown = dict(archive.metadata)
+    if "config" in shown:
+        shown["config"] = "the settings of its discovery; --json prints them"
+    text = table(_pairs(head) + _pairs(sizes) + _pairs(shown, "metadata: "))
     return Result({**head, "sizes": sizes, "metadata": archive.metadata}, text)
 
 

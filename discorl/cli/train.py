@@ -1,6 +1,7 @@
 """The command `discorl train`."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -85,7 +86,7 @@ def _data(result: TrainResult) -> dict:
 
 def _text(result: TrainResult) -> str:
     data = _data(result)
-    returns = ", ".join(f"{value:.3f}" for value in data["recent_return"])
+    returns = ", ".join(map(_known, data["recent_return"]))
     done = f"{data['updates']} updates, {data['steps']:,} environment steps"
     lines = [
         f"{result.config.rule} on {result.config.env}: {done} in {result.seconds:.1f} s",
@@ -93,7 +94,7 @@ def _text(result: TrainResult) -> str:
     ]
     if data["recent_score"] is not None:
         low, high = references.ends_of(result.config.env)
-        scores = ", ".join(f"{value:.3f}" for value in data["recent_score"])
+        scores = ", ".join(map(_known, data["recent_score"]))
         lines.append(f"as a score: {scores} (0: {low}, 1: {high})")
     if result.evaluations:
         found = zip(data["best_return"], data["best_update"], strict=True)
@@ -111,6 +112,10 @@ def _text(result: TrainResult) -> str:
     else:
         lines.append(f"stopped; continue with: discorl train --resume {result.path}")
     return "\n".join(lines)
+
+
+def _known(mean: float) -> str:
+    return "no episode ended" if math.isnan(mean) else f"{mean:.3f}"
 
 
 COMMANDS: dict[str, Command] = {"": train_command}

@@ -34,7 +34,7 @@ from discorl.runs.files import (
     write_errors_reported,
 )
 from discorl.runs.interrupts import Stopped
-from discorl.runs.progress import doing
+from discorl.runs.progress import doing, waiting
 from discorl.runs.schemas import Each
 from discorl.training.compiled.trainer import ProgramCache
 from discorl.training.config import TrainConfig
@@ -51,6 +51,7 @@ Tell = Callable[[str], None]
 Record = dict[str, Any]
 
 
+@waiting("discorl.compare")
 def compare(
     config: ComparisonConfig | None = None,
     *,

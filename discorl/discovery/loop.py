@@ -48,7 +48,7 @@ from discorl.runs.history import History
 from discorl.runs.interrupts import Stopped, interrupts
 from discorl.runs.metrics import BEST_SCORE, WALL_TIME
 from discorl.runs.processes import Cluster
-from discorl.runs.progress import Progress
+from discorl.runs.progress import Progress, waiting
 from discorl.runs.tracking import Log, Track
 from discorl.runs.versions import versions
 from discorl.types import Params
@@ -101,7 +101,11 @@ def discover(
     check_source(config, settings, out=out, resume=resume, shared=bool(distributed))
     followers = tracking.make(track)
     compilation.enable_cache()
-    with processes.joined(distributed), contextlib.ExitStack() as stack:
+    with (
+        processes.joined(distributed),
+        waiting("discorl.discover"),
+        contextlib.ExitStack() as stack,
+    ):
         runs = shared.run_class()
         run = None
         if resume_if_exists and out is not None and shared.exists(out):

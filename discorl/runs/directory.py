@@ -116,7 +116,8 @@ class Run:
         """
         path = Path(path)
         if not (path / "config.json").exists():
-            raise UserError(f"{path} is not a run directory: it has no config.json")
+            reason = "it has no config.json" if path.exists() else "it does not exist"
+            raise UserError(f"{path} is not a run directory: {reason}")
         if read_only:
             return cls(path, None)
         lock = folders.acquire_lock(path)

@@ -5,6 +5,7 @@ Displays may be nested, as when an inspection trains agents: only the innermost 
 
 import abc
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -183,6 +184,13 @@ class Waiting(_Display):
         return f"{self._what}: {self.doing}  {_duration(now - self._start)}"
 
 
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Shows `Waiting` if nothing is drawn yet: a command's own line says more than a function's."""
+    with contextlib.nullcontext() if _displays else Waiting(what):
+        yield
+
+
 def doing(what: str) -> None:
     """Sets the text of the `Waiting` displays."""
     for display in _displays:
@@ -290,7 +298,9 @@ class Progress(_Display):
         if rate is not None:
             head.append(f"ETA {_duration(max(0, self._total - self._done) / rate)}")
             head.append(f"{_digits(rate)} {self._unit}/s")
-        values = [f"{name} {value:.3f}" for name, value in self._values.items()]
+        # A return is NaN until an episode has ended.
+        known = {name: x for name, x in self._values.items() if not math.isnan(x)}
+        values = [f"{name} {value:.3f}" for name, value in known.items()]
         while values and len("  ".join(head + values)) > width - _BAR[0] - 1:
             values.pop()
         while len(head) > 1 and len("  ".join(head)) > width:

@@ -13,6 +13,7 @@ from discorl import rules
 from discorl.agent.assembly import NetworkFactory
 from discorl.envs import Environment, GymnaxLike, HostEnvironment, Reference, references
 from discorl.runs import compilation, statistics
+from discorl.runs.progress import waiting
 from discorl.training import films
 from discorl.training.config import MOST_EPISODES
 from discorl.training.loading import load_params
@@ -66,6 +67,7 @@ class Evaluation:
         }
 
 
+@waiting("discorl.evaluate")
 def evaluate(
     agent: TrainResult | str | os.PathLike[str],
     *,

@@ -31,7 +31,7 @@ from discorl.runs.metrics import (
     recent_return,
 )
 from discorl.runs.processes import Cluster
-from discorl.runs.progress import Progress
+from discorl.runs.progress import Progress, waiting
 from discorl.runs.tracking import Log, Track
 from discorl.training import capacity, selection
 from discorl.training.assembly import (
@@ -114,7 +114,11 @@ def train(
     compilation.enable_cache()
     if environment is not None or network is not None:
         programs = None  # the cache identifies objects by their names in the settings
-    with processes.joined(distributed), contextlib.ExitStack() as stack:
+    with (
+        processes.joined(distributed),
+        waiting("discorl.train"),
+        contextlib.ExitStack() as stack,
+    ):
         run = None
         if resume_if_exists and out is not None and shared.exists(out):
             resume, out, start = out, None, None

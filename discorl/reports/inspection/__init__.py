@@ -24,7 +24,7 @@ from discorl.reports.inspection import (
 from discorl.reports.inspection.findings import Analysis, DoesNotApplyError, Findings
 from discorl.reports.inspection.subject import Subject
 from discorl.runs import compilation
-from discorl.runs.progress import Progress
+from discorl.runs.progress import Progress, waiting
 from discorl.training.config import TrainConfig, configure
 from discorl.training.loop import train
 from discorl.types import UserError, specs
@@ -101,6 +101,7 @@ class Inspection:
     outcomes: Mapping[str, Findings | str]  # by analysis; a reason where it does not apply
 
 
+@waiting("discorl.inspect")
 def inspect(
     rule_or_run: rules.Given | os.PathLike[str],
     env: str | None = None,

@@ -76,7 +76,7 @@
   function drawLines(figure, chart) {
     const lines = chart.lines.filter((line) => shown[line.series]);
     const width = figure.clientWidth, height = figure.closest(".grid") ? 210 : 290;
-    const left = 52, right = 12, top = 22, bottom = 40;
+    const left = 52, right = 18, top = 22, bottom = 40;
     const svg = node("svg", { width: width, height: height, viewBox: "0 0 " + width + " " + height, role: "img", "aria-label": chart.title });
     // All lines count for the scale, so that toggling moves nothing.
     const all = (keys) => chart.lines.flatMap((line) => keys.flatMap((key) => line[key] || []));
@@ -170,7 +170,7 @@
     const above = longest * 6.6 + 14 > width * 0.42;
     const columns = above ? 1 : Math.max(1, Math.min(chart.panels.length, Math.floor((width - longest * 6.5) / 190)));
     const margin = above ? 8 : longest * 6.6 + 14, gap = 22, row = above ? 40 : 26, head = 26, foot = 26;
-    const panel = (width - margin - gap * (columns - 1) - 8) / columns;
+    const panel = (width - margin - gap * (columns - 1) - 14) / columns;
     const visible = chart.panels.map((p) => p.rows.filter((r) => shown[r.series]));
     const tall = head + Math.max(1, ...visible.map((r) => r.length)) * row + foot;
     const lines = Math.ceil(chart.panels.length / columns);
