@@ -256,12 +256,14 @@ def canonical(text: str) -> str:
         installs = " or ".join(suite.install for suite in absent)
         raise UserError(f"no environment {name!r} in the suites that are installed: {installs}")
     asked = [(suite, match[1]) for suite, match in matches if match is not None]
-    # Of suites that have the same item, the best wins.
-    items = {x.lower(): f"{suite.name}:{x}" for suite, _ in reversed(asked) for x in suite.names()}
-    for close in (
-        difflib.get_close_matches(asked[0][1].lower(), items, n=1, cutoff=0.75) if asked else ()
-    ):
-        raise UserError(f"no environment {name!r}; did you mean {items[close]!r}?")
+    if asked:
+        # Of suites that have the same item, the best wins.
+        items = {
+            x.lower(): f"{suite.name}:{x}" for suite, _ in reversed(asked) for x in suite.names()
+        }
+        close = difflib.get_close_matches(asked[0][1].lower(), items, n=1, cutoff=0.75)
+        if close:
+            raise UserError(f"no environment {name!r}; did you mean {items[close[0]]!r}?")
     return text
 
 
