@@ -303,8 +303,16 @@ def test_an_overview_does_not_wait_for_jax(arguments):
     assert done.stdout.endswith("\nFalse\n")
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("command", [["envs"], ["rules", "list"], ["rules", "show", "discorl5"]])
+@pytest.mark.parametrize(
+    ("command", "columns"),
+    [
+        (["envs"], 80),
+        (["envs"], 120),
+        (["rules", "list"], 80),
+        (["rules", "list"], 120),
+        (["rules", "show", "discorl5"], 80),
+    ],
+)
 def test_tables_fit_the_terminal(monkeypatch, capsys, command, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     _, narrow, _ = run(capsys, *command)

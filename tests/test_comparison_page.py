@@ -132,7 +132,7 @@ def test_page_in_a_browser(results, page, tmp_path):
     assert seen["byKey"] == seen["tip"]
     first = results.aggregates["actor_critic"]["iqm"]
     interval = f"[{first.low:.3f}, {first.high:.3f}]"
-    assert seen["dotTip"] == f"actor_critic {first.value:.3f} {interval}"
+    assert seen["dotTip"] == f"actor_critic: {first.value:.3f} {interval}"
     assert seen["dotTipHidden"] is True
     # The table is the one of the statistics.
     for row, rule in zip(seen["summary"], results.rules, strict=True):
