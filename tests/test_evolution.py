@@ -47,6 +47,9 @@ class Quadratic:
     def normalise(self, tasks, returns):
         return returns
 
+    def repeat(self, eta, count):
+        return jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], count, 0), eta)
+
 
 def distance(eta):
     return float(np.sqrt(sum(np.sum((np.asarray(eta[n]) - OPTIMUM[n]) ** 2) for n in OPTIMUM)))
@@ -126,6 +129,40 @@ def test_families_count_equally():
     """Two groups of one family weigh as much as one of another; tiny differences count, too."""
     groups = [Quadratic(), Quadratic(), Quadratic(family="other")]
     np.testing.assert_allclose(make(*groups)._weights, [0.25, 0.25, 0.5])
+
+
+def test_families_with_small_gains_count_more():
+    """With factors exp(-2 gain): gains are clipped at -0.2 and 0.1, and are 0 while unknown."""
+    config = dataclasses.replace(CONFIG, balance=2.0)
+    gains = np.array([[0.05, -0.05], [0.7, -0.6], [np.nan, 0.0]])
+    factors = np.exp([[-0.1, 0.1], [-0.2, 0.4], [0.0, 0.0]])
+    found = config.shares(np.array([0.25, 0.25, 0.5]), gains, np.array([1, 0, 0]))
+    expected = np.array([0.25, 0.25, 0.5]) * [factors[0, 1], factors[1, 0], 1] / factors.mean()
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    equal = CONFIG.shares(np.array([0.25, 0.25, 0.5]), gains, np.array([1, 0, 0]))
+    np.testing.assert_array_equal(equal, [0.25, 0.25, 0.5])
+
+
+def test_gains_are_over_new_rules_on_the_same_tasks_and_keys():
+    config = dataclasses.replace(CONFIG, balance=10.0, shortest_life=100, longest_life=400)
+    weak, strong = Quadratic(size=16, share=0.1), Quadratic(size=16, family="other")
+    for lives in (weak, strong):
+        lives.size = 20  # 8 pairs and 4 new rules
+    groups = [LifeGroup(each.family, each, 16, learning_rate=0.1) for each in (weak, strong)]
+    evolution = Evolution(groups, config, generations=60, new=START)
+    state, metrics = evolve(evolution, evolution.init(OPTIMUM, jax.random.key(0)), 40)
+    etas, tasks, keys, _ = weak.calls[0]
+    data = jax.random.key_data(keys)
+    np.testing.assert_array_equal(tasks[16:], tasks[:4])
+    np.testing.assert_array_equal(data[16:], data[:4])
+    np.testing.assert_array_equal(etas["b"][16:], 0 * etas["b"][:4])
+    # The optimum is better than the start by 0.67 times the task, 0.75 on average, and the share;
+    # perturbations cost 6 * 0.1 ** 2.
+    gain = 0.75 * (distance(START) ** 2 - 6 * 0.1**2)
+    np.testing.assert_allclose(state.gains[0], 0.1 * gain, atol=0.02)
+    np.testing.assert_allclose(state.gains[1], gain, atol=0.2)
+    assert metrics["meta/gain/other"] > metrics["meta/gain/quadratic"]
+    assert metrics["meta/share/other"] < 0.45 < 0.5 < metrics["meta/share/quadratic"]
 
 
 def test_life_lengths_are_spread_between_the_shortest_and_the_longest():

@@ -18,8 +18,8 @@ from discorl.discovery.strategy import (
     Momentum,
     Strategy,
     equal_shares,
+    moving_average,
     require_pairs,
-    spread,
 )
 from discorl.runs.metrics import SCORE
 from discorl.types import Array, Key, Params, PyTree
@@ -36,6 +36,7 @@ class EvolutionState:
     average: Params  # of the iterates, which is the result
     momentum: Momentum
     spreads: Array  # [groups], moving averages of the standard deviation of differences
+    gains: Array  # [groups, 2], moving averages of the gain over a new rule; short and long lives
     generation: Array  # [] int32, generations so far
     key: Key
 
@@ -64,16 +65,18 @@ class Evolution:
         *,
         generations: int,
         scales: Mapping[str, float] | None = None,
+        new: Params | None = None,
     ) -> None:
         """Prepares the programs.
 
         The schedules of noise and steps span `generations`. `scales` of perturbations and steps are
-        by the top-level key of `eta`, by default 1; parts with scale 0 do not change.
+        by the top-level key of `eta`, by default 1; parts with scale 0 do not change. `new` holds
+        the parameters of a new rule, needed for `config.balance`.
         """
         for group in groups:
             require_pairs(group.name, group.count)
         self.groups, self.config = list(groups), config
-        self._generations = generations
+        self._generations, self._new = generations, new
         self._weights = equal_shares([group.name for group in groups])
         self._strategy = Strategy(config, scales or {})
         self._perturb = jax.jit(self._strategy.perturb, static_argnums=0)
@@ -88,6 +91,7 @@ class Evolution:
             average=eta,
             momentum=Momentum.zeros(eta),
             spreads=jnp.full(len(self.groups), jnp.nan),
+            gains=jnp.full((len(self.groups), 2), jnp.nan),
             generation=jnp.int32(0),
             key=key,
         )
@@ -96,41 +100,54 @@ class Evolution:
         """One generation: every group lives, and the parameters move."""
         config, generation = self.config, int(state.generation)
         decay = config.decay(generation / self._generations)
-        spreads = np.array(state.spreads)
+        spreads, gains = np.array(state.spreads), np.array(state.gains)
         rows: list[dict[str, float]] = []
         halves = []
         lengths = [
             config.length((i / len(self.groups) + GOLDEN * generation) % 1.0)
             for i in range(len(self.groups))
         ]
+        kinds = np.array([int(length > config.length(0.5)) for length in lengths])
+        shares = config.shares(self._weights, gains, kinds)
         size = config.noise_left(decay)
         place = 0
         started = []  # all groups start before any is waited for, to keep devices busy
         for i, (group, length) in enumerate(zip(self.groups, lengths, strict=True)):
             key = jax.random.fold_in(jax.random.fold_in(state.key, generation), i)
             started.append(self._start(group, state.eta, key, size, length, place))
-            place += -(-group.count // group.lives.size)
+            place += -(-self._count(group) // group.lives.size)
         for i, (length, (noise, scored)) in enumerate(zip(lengths, started, strict=True)):
-            scores = scored()
+            scores, new = scored()
             difference = config.difference(*scores)
-            spreads[i] = spread(spreads[i], float(difference.std()))
-            advantage = self._weights[i] * difference / (spreads[i] + 0.1)
+            spreads[i] = moving_average(spreads[i], float(difference.std()))
+            advantage = shares[i] * difference / (spreads[i] + 0.1)
             halves.append(self._gradient(noise, jnp.asarray(advantage, jnp.float32)))
-            rows.append(
-                {
-                    SCORE: float(scores.mean()),
-                    "life/length": length,
-                    "meta/spread": float(spreads[i]),
-                }
-            )
+            row = {
+                SCORE: float(scores.mean()),
+                "life/length": length,
+                "meta/spread": float(spreads[i]),
+            }
+            if new.size:
+                gain = float((scores.mean(axis=0)[: new.size] - new).mean())
+                gains[i, kinds[i]] = moving_average(gains[i, kinds[i]], gain)
+                row |= {"meta/gain": gain, "meta/share": float(shares[i])}
+            rows.append(row)
         first, second = (
             functools.reduce(lambda x, y: jax.tree.map(jnp.add, x, y), half)
             for half in zip(*halves, strict=True)
         )
         rates = jnp.float32(decay * config.step), jnp.float32(generation + 1)
         state, moved = self._move(state, first, second, *rates)
-        state = dataclasses.replace(state, spreads=jnp.asarray(spreads, jnp.float32))
+        state = dataclasses.replace(
+            state,
+            spreads=jnp.asarray(spreads, jnp.float32),
+            gains=jnp.asarray(gains, jnp.float32),
+        )
         return state, {name: float(x) for name, x in moved.items()} | self._metrics(rows)
+
+    def _count(self, group: LifeGroup) -> int:
+        """Lives of a group, new rules included."""
+        return group.count + self.config.new_rules(group.count)
 
     def _metrics(self, rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Metrics by the names of groups, and the overall score; families count equally."""
@@ -144,22 +161,26 @@ class Evolution:
 
     def _start(
         self, group: LifeGroup, eta: Params, key: Key, noise: float, length: int, place: int
-    ) -> tuple[Params, Callable[[], np.ndarray]]:
+    ) -> tuple[Params, Callable[[], tuple[np.ndarray, np.ndarray]]]:
         """Starts the lives of a group.
 
         Returns perturbations, leaves [P, ...], and a function that waits for the scores of both
-        lives of each pair, [2, P].
+        lives of each pair, [2, P], and of new rules on the first tasks, [N].
         """
         lives, pairs = group.lives, group.count // 2
+        new = self.config.new_rules(group.count)
         noise_key, task_key, life_key = jax.random.split(key, 3)
         perturbations, etas = self._perturb(pairs, eta, noise_key, jnp.float32(noise))
-        tasks = _twice(lives.tasks(jax.random.split(task_key, pairs), "train"))
-        keys = _twice(jax.random.split(life_key, pairs))
+        if new:
+            etas = _joined(etas, lives.repeat(self._new, new))
+        tasks = lives.tasks(jax.random.split(task_key, pairs), "train")
+        keys = jax.random.split(life_key, pairs)
+        tasks, keys = (_joined(x, x, jax.tree.map(lambda y: y[:new], x)) for x in (tasks, keys))
         finish = lives.start(etas, tasks, keys, group.learning_rate, length, place=place)
 
-        def scores() -> np.ndarray:
-            normalise = functools.partial(lives.normalise, tasks)
-            return self.config.score(finish(), normalise).reshape(2, pairs)
+        def scores() -> tuple[np.ndarray, np.ndarray]:
+            found = self.config.score(finish(), functools.partial(lives.normalise, tasks))
+            return found[: 2 * pairs].reshape(2, pairs), found[2 * pairs :]
 
         return perturbations, scores
 
@@ -176,5 +197,5 @@ class Evolution:
         return moved, metrics
 
 
-def _twice(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: jnp.concatenate([x, x]), tree)
+def _joined(*trees: PyTree) -> PyTree:
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *trees)

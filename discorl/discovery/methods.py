@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 
 from discorl.discovery.config import DiscoverConfig
@@ -117,7 +118,8 @@ class Evolving(Method):
         for group in config.groups():
             kind = group.env, group.agent, group.count
             if kind not in programs:
-                size = min(config.block_size or group.count, group.count)
+                count = group.count + config.evolution.new_rules(group.count)
+                size = min(config.block_size or count, count)
                 programs[kind] = Lives(family_or_task(group.env), group.agent, rule, size=size)
             rate = group.agent.optimiser.learning_rate
             groups.append(LifeGroup(group.name, programs[kind], group.count, rate))
@@ -126,6 +128,7 @@ class Evolving(Method):
             config.evolution,
             generations=config.meta_steps,
             scales=named_scales(config.evolution.parts, rule),
+            new=rule.init_params(jax.random.key(config.seed)),
         )
 
     def init(self, eta: Params, key: Key) -> EvolutionState:

@@ -21,9 +21,9 @@ from discorl.discovery.strategy import (
     Momentum,
     Strategy,
     equal_shares,
+    moving_average,
     named_scales,
     require_pairs,
-    spread,
 )
 from discorl.rules import Rule
 from discorl.runs.metrics import EPISODES, SCORE
@@ -166,7 +166,7 @@ class Pairs:
         deviations = np.sqrt(np.maximum(0, squares / known - (total / known) ** 2))
         spreads = np.array(state.spreads)
         for i in np.flatnonzero(count):
-            spreads[i] = spread(spreads[i], deviations[i])
+            spreads[i] = moving_average(spreads[i], deviations[i])
         shares = self._weights * (count > 0)
         factors = np.where(count > 0, 2 * shares / (shares.sum() * known * (spreads + 0.1)), 0)
         step = self._decay(state) * self._config.step

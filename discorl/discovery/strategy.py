@@ -19,6 +19,7 @@ from discorl.types import Array, Key, Params, UserError, specs
 from discorl.types.validation import Fields, bounded
 
 LEAST_SCORE, MOST_SCORE = -0.25, 1.1  # clip of a life's score
+LEAST_GAIN, MOST_GAIN = -0.2, 0.1  # clip of the gain that decides how much a family counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,10 @@ class EvolutionConfig:
     that the rule names (`Rule.noise_scales`)."""
     rank: int = bounded(0, least=0)
     """Rank of the perturbations of matrices; 0: full."""
+    balance: float = bounded(0.0, least=0)
+    """How much more families count in which the rule gains little over a new one: their weights are
+    proportional to exp(-balance * gain). Only `es` does this; half as many new rules as pairs then
+    live on the same tasks. 0: families count equally."""
     averaging: float = bounded(4.0, least=0)
     """How strongly the average of the iterates favours the latest: weights grow with the generation
     to this power."""
@@ -62,6 +67,10 @@ class EvolutionConfig:
     def length(self, place: float) -> int:
         """Updates of a life; `place` from 0 to 1 interpolates between shortest and longest."""
         return round(self.shortest_life * (self.longest_life / self.shortest_life) ** place)
+
+    def new_rules(self, count: int) -> int:
+        """Lives of new rules beside `count` lives in pairs."""
+        return count // 4 if self.balance else 0
 
     def noise_left(self, decay: float) -> float:
         """Size of perturbations when the step has decayed to a share; it decays half as far."""
@@ -84,6 +93,16 @@ class EvolutionConfig:
     def difference(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Score of the first life of each pair minus that of the second, clipped: [P]."""
         return np.clip(first - second, -self.most_difference, self.most_difference)
+
+    def shares(self, weights: np.ndarray, gains: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+        """Weights of groups, [groups], that favour those with small gains.
+
+        `gains`, [groups, kinds], are NaN where nothing is known; `kinds` is that of each group's
+        lives now. Over all groups and kinds, the mean of the factors is 1.
+        """
+        clipped = np.clip(np.nan_to_num(gains), LEAST_GAIN, MOST_GAIN)
+        factors = np.exp(-self.balance * clipped)
+        return weights * factors[np.arange(len(gains)), kinds] / factors.mean()
 
 
 @jax.tree_util.register_dataclass
@@ -206,9 +225,9 @@ def equal_shares(names: Sequence[str]) -> np.ndarray:
     return shares / shares.sum()
 
 
-def spread(before: float, deviation: float, decay: float = 0.9) -> float:
-    """Updates the moving average of a standard deviation; `before` is NaN at first."""
-    return deviation if np.isnan(before) else decay * before + (1 - decay) * deviation
+def moving_average(before: float, value: float, decay: float = 0.9) -> float:
+    """Updates a moving average; `before` is NaN at first."""
+    return value if np.isnan(before) else decay * before + (1 - decay) * value
 
 
 def part_of(path: tuple) -> str:
