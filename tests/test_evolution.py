@@ -23,6 +23,7 @@ class Quadratic:
     size: int = 16
     family: str = "quadratic"
     share: float = 1.0  # of the worth
+    luck: float = 0.3  # its spread; as in real lives, it is the same for both lives of a pair
     fails: bool = False  # no episode ends
 
     def __post_init__(self):
@@ -33,15 +34,14 @@ class Quadratic:
         return jax.vmap(lambda key: jax.random.uniform(key, minval=0.5, maxval=1.0))(keys)
 
     def start(self, etas, tasks, keys, learning_rates, updates, *, place):
+        count = len(tasks)
         distance = sum(
-            np.sum((np.asarray(etas[n]) - OPTIMUM[n]).reshape(self.size, -1) ** 2, 1)
-            for n in OPTIMUM
+            np.sum((np.asarray(etas[n]) - OPTIMUM[n]).reshape(count, -1) ** 2, 1) for n in OPTIMUM
         )
-        # As in real lives, luck is the same for both lives of a pair, and is most of the score.
-        luck = 0.3 * np.asarray(jax.vmap(jax.random.normal)(keys))
+        luck = self.luck * np.asarray(jax.vmap(jax.random.normal)(keys))
         worth = self.share * np.asarray(tasks) * (0.6 - distance) + luck
         self.calls.append((etas, tasks, keys, updates))
-        counts = np.zeros((self.size, BINS)) if self.fails else np.ones((self.size, BINS))
+        counts = np.zeros((count, BINS)) if self.fails else np.ones((count, BINS))
         return lambda: Record(np.repeat(worth[:, None], BINS, 1), counts)
 
     def normalise(self, tasks, returns):
@@ -163,6 +163,23 @@ def test_gains_are_over_new_rules_on_the_same_tasks_and_keys():
     np.testing.assert_allclose(state.gains[1], gain, atol=0.2)
     assert metrics["meta/gain/other"] > metrics["meta/gain/quadratic"]
     assert metrics["meta/share/other"] < 0.45 < 0.5 < metrics["meta/share/quadratic"]
+
+
+def test_a_curriculum_keeps_the_tasks_in_which_a_new_rule_scores_lowest():
+    """A new rule scores the task times a negative number, and luck, which belongs to the member."""
+    lives = Quadratic(size=32, luck=0.05)
+    config = dataclasses.replace(CONFIG, hardest=0.25)
+    evolution = make(lives, config=config, new=START)
+    state, _ = evolve(evolution, evolution.init(OPTIMUM, jax.random.key(0)), 5)
+    first, *later = lives.calls
+    np.testing.assert_array_equal(first[0]["a"], np.zeros((256, 2)))
+    scores = lives.start(*first[:3], 0.1, 390, place=0)().return_sum[:, 0]
+    hardest = np.sort(np.asarray(first[1])[np.argsort(scores)[:64]])
+    np.testing.assert_array_equal(np.sort(np.asarray(first[1])[state.pools[0]]), hardest)
+    assert len(later) == 5
+    lived = np.concatenate([call[1] for call in later])
+    assert np.isin(lived, hardest).all()
+    assert len(np.unique(lived)) > 32
 
 
 def test_life_lengths_are_spread_between_the_shortest_and_the_longest():

@@ -14,6 +14,7 @@ import numpy as np
 
 from discorl.discovery.lives import Lives
 from discorl.discovery.strategy import (
+    POOL,
     EvolutionConfig,
     Momentum,
     Strategy,
@@ -25,6 +26,7 @@ from discorl.runs.metrics import SCORE
 from discorl.types import Array, Key, Params, PyTree
 
 GOLDEN = 0.6180339887498949
+_CANDIDATES = 0xCA  # makes the keys of candidates for the pools independent of all others
 
 
 @jax.tree_util.register_dataclass
@@ -37,6 +39,7 @@ class EvolutionState:
     momentum: Momentum
     spreads: Array  # [groups], moving averages of the standard deviation of differences
     gains: Array  # [groups, 2], moving averages of the gain over a new rule; short and long lives
+    pools: Array  # [groups, config.pool] int32, the hardest of `POOL` candidates
     generation: Array  # [] int32, generations so far
     key: Key
 
@@ -71,7 +74,7 @@ class Evolution:
 
         The schedules of noise and steps span `generations`. `scales` of perturbations and steps are
         by the top-level key of `eta`, by default 1; parts with scale 0 do not change. `new` holds
-        the parameters of a new rule, needed for `config.balance`.
+        the parameters of a new rule, needed for `config.balance` and `config.hardest`.
         """
         for group in groups:
             require_pairs(group.name, group.count)
@@ -92,6 +95,7 @@ class Evolution:
             momentum=Momentum.zeros(eta),
             spreads=jnp.full(len(self.groups), jnp.nan),
             gains=jnp.full((len(self.groups), 2), jnp.nan),
+            pools=jnp.zeros((len(self.groups), self.config.pool), jnp.int32),
             generation=jnp.int32(0),
             key=key,
         )
@@ -99,6 +103,8 @@ class Evolution:
     def step(self, state: EvolutionState) -> tuple[EvolutionState, dict[str, float]]:
         """One generation: every group lives, and the parameters move."""
         config, generation = self.config, int(state.generation)
+        if generation == 0 and config.pool:
+            state = dataclasses.replace(state, pools=self._hardest(state.key))
         decay = config.decay(generation / self._generations)
         spreads, gains = np.array(state.spreads), np.array(state.gains)
         rows: list[dict[str, float]] = []
@@ -114,7 +120,8 @@ class Evolution:
         started = []  # all groups start before any is waited for, to keep devices busy
         for i, (group, length) in enumerate(zip(self.groups, lengths, strict=True)):
             key = jax.random.fold_in(jax.random.fold_in(state.key, generation), i)
-            started.append(self._start(group, state.eta, key, size, length, place))
+            pool = self._candidates(state.key, i)[state.pools[i]] if config.pool else None
+            started.append(self._start(group, state.eta, pool, key, size, length, place))
             place += -(-self._count(group) // group.lives.size)
         for i, (length, (noise, scored)) in enumerate(zip(lengths, started, strict=True)):
             scores, new = scored()
@@ -159,10 +166,36 @@ class Evolution:
                 metrics[f"{column}/{name}"] = float(np.mean([row[column] for row in alike]))
         return metrics
 
+    def _candidates(self, key: Key, i: int) -> Key:
+        """Keys of the members among which the pool of a group is chosen, [POOL]."""
+        return jax.random.split(jax.random.fold_in(jax.random.fold_in(key, _CANDIDATES), i), POOL)
+
+    def _hardest(self, key: Key) -> Array:
+        """The pools: the candidates in which one life with a new rule scores lowest."""
+        started = []
+        place = 0
+        for i, group in enumerate(self.groups):
+            lives, keys = group.lives, self._candidates(key, i)
+            tasks, etas = lives.tasks(keys, "train"), lives.repeat(self._new, POOL)
+            length = self.config.length(0.5)
+            finish = lives.start(etas, tasks, keys, group.learning_rate, length, place=place)
+            started.append((finish, functools.partial(lives.normalise, tasks)))
+            place += -(-POOL // lives.size)
+        scores = np.stack([self.config.score(finish(), scale) for finish, scale in started])
+        order = np.argsort(scores, axis=1, kind="stable")
+        return jnp.asarray(order[:, : self.config.pool], jnp.int32)
+
     def _start(
-        self, group: LifeGroup, eta: Params, key: Key, noise: float, length: int, place: int
+        self,
+        group: LifeGroup,
+        eta: Params,
+        pool: Key | None,
+        key: Key,
+        noise: float,
+        length: int,
+        place: int,
     ) -> tuple[Params, Callable[[], tuple[np.ndarray, np.ndarray]]]:
-        """Starts the lives of a group.
+        """Starts the lives of a group, in members with keys from `pool`, if given.
 
         Returns perturbations, leaves [P, ...], and a function that waits for the scores of both
         lives of each pair, [2, P], and of new rules on the first tasks, [N].
@@ -173,7 +206,11 @@ class Evolution:
         perturbations, etas = self._perturb(pairs, eta, noise_key, jnp.float32(noise))
         if new:
             etas = _joined(etas, lives.repeat(self._new, new))
-        tasks = lives.tasks(jax.random.split(task_key, pairs), "train")
+        if pool is None:
+            members = jax.random.split(task_key, pairs)
+        else:
+            members = jax.random.choice(task_key, pool, (pairs,))
+        tasks = lives.tasks(members, "train")
         keys = jax.random.split(life_key, pairs)
         tasks, keys = (_joined(x, x, jax.tree.map(lambda y: y[:new], x)) for x in (tasks, keys))
         finish = lives.start(etas, tasks, keys, group.learning_rate, length, place=place)

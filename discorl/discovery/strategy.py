@@ -20,6 +20,7 @@ from discorl.types.validation import Fields, bounded
 
 LEAST_SCORE, MOST_SCORE = -0.25, 1.1  # clip of a life's score
 LEAST_GAIN, MOST_GAIN = -0.2, 0.1  # clip of the gain that decides how much a family counts
+POOL = 256  # members of a family among which the hardest are chosen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,10 @@ class EvolutionConfig:
     """How much more families count in which the rule gains little over a new one: their weights are
     proportional to exp(-balance * gain). Only `es` does this; half as many new rules as pairs then
     live on the same tasks. 0: families count equally."""
+    hardest: float = bounded(1.0, above=0, most=1)
+    """Curriculum: the share of each family's tasks that agents live in, those in which a new rule
+    scores lowest. Only `es` has it, and picks them from 256 members before the first generation.
+    1: all tasks."""
     averaging: float = bounded(4.0, least=0)
     """How strongly the average of the iterates favours the latest: weights grow with the generation
     to this power."""
@@ -71,6 +76,11 @@ class EvolutionConfig:
     def new_rules(self, count: int) -> int:
         """Lives of new rules beside `count` lives in pairs."""
         return count // 4 if self.balance else 0
+
+    @property
+    def pool(self) -> int:
+        """Members of each family that agents live in; 0: all."""
+        return max(1, round(self.hardest * POOL)) if self.hardest < 1 else 0
 
     def noise_left(self, decay: float) -> float:
         """Size of perturbations when the step has decayed to a share; it decays half as far."""
