@@ -33,6 +33,7 @@ def analyse(subject: Subject) -> Findings:
     """C(k) of every prediction and target, over agents."""
     by_prediction = over_agents(
         subject,
+        "bootstrapping",
         lambda life: horizons(readings.ask(subject, life.latest), jax.random.key(life.seed)),
     )
     if not by_prediction:

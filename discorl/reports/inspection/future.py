@@ -29,7 +29,7 @@ from discorl.networks.layers import init_mlp, mlp
 from discorl.reports.charts import LineChart
 from discorl.reports.inspection import readings
 from discorl.reports.inspection.findings import Findings, line, text_of
-from discorl.reports.inspection.subject import Reading, Subject, read
+from discorl.reports.inspection.subject import Life, Reading, Subject, by_agent, read
 from discorl.rules import returns
 from discorl.types import Array, Key, Trajectory
 
@@ -65,24 +65,28 @@ class Scores:
 def analyse(subject: Subject) -> Findings:
     """Probes of all agents, from all sources."""
     play = jax.jit(lambda state, key: _play(subject, state, key))
-    found: dict[tuple[str, str], list[Scores]] = {}
-    for life in subject.lives:
+
+    def measure(life: Life) -> dict[tuple[str, str], Scores]:
+        """Scores by source and kind."""
+        found = {}
         key = jax.random.fold_in(jax.random.key(life.seed), 0xF07)
         for kind, moment in ((TRAINED, life.latest), (UNTRAINED, life.moments[0])):
             reading, torso = play(moment.state, key)
             futures = futures_of(reading)
             for source, features in sources(reading, torso).items():
-                scores = probe(features, futures, key)
-                found.setdefault((source, kind), []).append(scores[0])
+                found[source, kind], shuffled = probe(features, futures, key)
                 if kind == TRAINED:
-                    found.setdefault((source, SHUFFLED), []).append(scores[1])
+                    found[source, SHUFFLED] = shuffled
+        return found
+
+    found = by_agent(subject, "future", measure)
     charts, facts = [], {}
     for name, title, y_label in (
         ("entropy", "The policy's entropy k steps ahead", "R²"),
         ("large", "A large reward k steps ahead", "balanced accuracy"),
     ):
         values = {
-            each: np.stack([getattr(s, name) for s in scores]) for each, scores in found.items()
+            each: np.stack([getattr(scores[each], name) for scores in found]) for each in found[0]
         }
         chart = _chart(f"future-{name}", title, y_label, values)
         if chart.lines:

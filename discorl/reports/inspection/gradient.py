@@ -20,7 +20,7 @@ import numpy as np
 from discorl.agent.learner import Learner, LearnerState
 from discorl.reports.charts import IntervalChart
 from discorl.reports.inspection.findings import Findings, row, text_of
-from discorl.reports.inspection.subject import Life, Subject
+from discorl.reports.inspection.subject import Life, Subject, by_agent
 from discorl.types import Array, Key, Params, PyTree, Trajectory
 
 DIRECTIONS = 16
@@ -37,7 +37,7 @@ def analyse(subject: Subject) -> Findings:
         key = jax.random.key(life.seed)
         return asymmetries(subject.learner, life.latest.state, subject.eta, part, key)
 
-    by_life = [measure(life) for life in subject.lives]
+    by_life = by_agent(subject, "gradient", measure)
     found = {name: np.array([each[name] for each in by_life]) for name in by_life[0]}
     rows = tuple(row(name, values) for name, values in found.items() if np.isfinite(values).any())
     facts = {name: text_of(values) for name, values in found.items()}

@@ -17,7 +17,7 @@ below 1 - clip for A* < 0.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from discorl.reports.charts import LineChart, band
 from discorl.reports.inspection import readings
 from discorl.reports.inspection.findings import Findings, Picture, line, text_of
 from discorl.reports.inspection.readings import Asked
-from discorl.reports.inspection.subject import Life, Subject
+from discorl.reports.inspection.subject import Life, Subject, by_agent
 from discorl.types import Array
 
 ADVANTAGES = np.linspace(-3, 3, 9)  # A*, in standard deviations
@@ -64,13 +64,19 @@ def analyse(subject: Subject) -> Findings:
 
 def by_rule(subject: Subject) -> dict[str, np.ndarray]:
     """R(A*, rho*) of the rule and of those beside it, [agents, advantages, ratios] each."""
-    found: dict[str, list[np.ndarray]] = {}
-    for life in subject.lives:
+
+    def measure(life: Life) -> dict[str, np.ndarray]:
         asked = readings.ask(subject, life.latest)
         readings.push(asked)  # refuses rules that push no policy
-        for each in (asked, *readings.compared(subject, life.latest)):
-            found.setdefault(each.label, []).append(responses(each, life, asked))
-    return {label: np.stack(grids) for label, grids in found.items()}
+        others = readings.compared(subject, life.latest)
+        return {each.label: responses(each, life, asked) for each in (asked, *others)}
+
+    return stacked(by_agent(subject, "response", measure))
+
+
+def stacked(by_life: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The responses of all agents together, [agents, ...], in the order of the first."""
+    return {label: np.stack([grids[label] for grids in by_life]) for label in by_life[0]}
 
 
 def responses(asked: Asked, life: Life, subject: Asked | None = None) -> np.ndarray:
