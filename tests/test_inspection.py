@@ -223,6 +223,29 @@ def test_a_rule_that_copies_from_three_steps_ahead_bootstraps_from_there(data):
     np.testing.assert_array_equal(np.delete(found, 3), 0)
 
 
+@dataclasses.dataclass(frozen=True)
+class Sums(Copies):
+    """The targets are thrice the reward plus the first number of z, and whether an episode ends."""
+
+    def targets(self, eta, state, trajectory, online, target):
+        ends = jnp.asarray(trajectory.terminated, jnp.float32)
+        return {"sum": 3 * trajectory.reward + online["z"][:-1, :, 0], "ends": ends}, state, {}
+
+
+def test_sensitivities_are_shares_of_the_way_between_trajectories(data):
+    case = asked(Sums(), data)
+    z = case.reading.online["z"]
+    # Where z moves as the reward does, the reward moves the target by 3 of 4 parts, and z by 1.
+    z = z.at[:-1, :, 0].set(case.reading.trajectory.reward)
+    reading = dataclasses.replace(case.reading, online=case.reading.online | {"z": z})
+    found = sensitivity.measure(dataclasses.replace(case, reading=reading), jax.random.key(0))
+    shares, _ = found["sum"]
+    known = {"reward": 0.75, "agent's z": 0.25, "termination": 0.0, "behaviour": 0.0}
+    assert shares == pytest.approx(known | {"agent's logits": 0.0}, abs=1e-4)
+    only, _ = found["ends"]
+    assert only == pytest.approx(dict.fromkeys(only, 0.0) | {"termination": 1.0}, abs=1e-6)
+
+
 def test_values_reach_back_by_the_trace(data):
     trajectory, *others = data
     unbroken = dataclasses.replace(trajectory, terminated=jnp.zeros((STEPS, BATCH), bool))

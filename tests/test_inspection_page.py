@@ -10,13 +10,16 @@ import subprocess
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from learners import TINY_SIZES
+from PIL import Image
 from test_comparison_page import BROWSER, FLAGS, WATCH
 
 import discorl
 from discorl import cli, rules
-from discorl.reports import page
+from discorl.reports import figures, page
+from discorl.reports.charts import IntervalChart, Row
 from discorl.reports.inspection import response, subject
 from discorl.rules import ActorCritic, Disco, Lean
 from discorl.rules.lean import GAINS
@@ -60,12 +63,12 @@ def inspected(tmp_path_factory):
 
 
 def test_an_inspection_leaves_a_page_figures_and_their_numbers(inspected):
-    figures = inspected.page.parent / "figures"
+    folder = inspected.page.parent / "figures"
     assert inspected.outcomes["ablations"] == "parts can be taken out of Disco rules only"
     assert "lean rules have" in inspected.outcomes["coefficients"]
     for name in ("predictions", "attention", "response-map", "response-advantage"):
-        assert (figures / f"{name}.png").stat().st_size > 1000
-    with (figures / "response-advantage.csv").open() as file:
+        assert (folder / f"{name}.png").stat().st_size > 1000
+    with (folder / "response-advantage.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["advantage / sigma"]) for row in rows] == list(response.ADVANTAGES)
     assert {row["line"] for row in rows} == {"actor_critic"}
@@ -145,6 +148,19 @@ def test_a_lean_rule_is_drawn_beside_its_start(tmp_path):
         agent = dataclasses.replace(found.subject.agent, learner=learner)
         alone = dataclasses.replace(found.subject, agent=agent, eta=rules.load(own)[1], beside={})
         assert subject.with_start(alone).beside == {}
+
+
+def test_an_interval_is_drawn_no_wider_than_it_is(tmp_path):
+    def drawn(low, high):
+        rows = Row(0, "wide", 0.5, 0.0, 1.0), Row(0, "given", 0.75, low, high)
+        figures.write(tmp_path, IntervalChart("intervals", "", (("", rows),)), ["rule"])
+        return np.asarray(Image.open(tmp_path / "intervals.png"))
+
+    def width(low, high):
+        columns = (drawn(low, high) != drawn(math.nan, math.nan)).any(axis=(0, 2))
+        return np.ptp(np.flatnonzero(columns)) + 1
+
+    assert width(0.2, 0.3) / width(0.0, 1.0) == pytest.approx(0.1, abs=0.01)
 
 
 def test_pages_do_not_show_the_folders_of_a_machine():
