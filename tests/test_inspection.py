@@ -328,7 +328,8 @@ def test_probes_find_what_is_there_and_nothing_else(data):
     assert futures.known[:, 0].all()
     assert futures.known[:, 4].sum() == (steps - 4) * batch
     foretells = np.stack([hidden[2 : steps + 2], rng.normal(size=(steps, batch))], axis=-1)
-    real, shuffled = future.probe(foretells.reshape(-1, 2), futures, jax.random.key(0))
+    x, key = future.components(foretells.reshape(-1, 2)), jax.random.key(0)
+    real, shuffled = (future.probe(x, f, key) for f in (futures, future.shuffled(futures)))
     assert real.entropy[2] > 0.95
     assert real.large[2] > 0.95
     others = [k for k in range(future.MOST_STEPS + 1) if k != 2]

@@ -74,9 +74,10 @@ def analyse(subject: Subject) -> Findings:
             reading, torso = play(moment.state, key)
             futures = futures_of(reading)
             for source, features in sources(reading, torso).items():
-                found[source, kind], shuffled = probe(features, futures, key)
+                x = components(features)
+                found[source, kind] = probe(x, futures, key)
                 if kind == TRAINED:
-                    found[source, SHUFFLED] = shuffled
+                    found[source, SHUFFLED] = probe(x, shuffled(futures), key)
         return found
 
     found = by_agent(subject, "future", measure)
@@ -181,17 +182,15 @@ def futures_of(reading: Reading) -> Futures:
 # --- probes ---------------------------------------------------------------------------------------
 
 
-def probe(features: np.ndarray, futures: Futures, key: Key) -> tuple[Scores, Scores]:
-    """Scores of cross-validated probes of features, [N, F], and the same with shuffled targets."""
-    x = _components(features)
-    order = np.random.default_rng(0).permutation(len(x))
+def shuffled(futures: Futures) -> Futures:
+    """The futures of other moments, over time and environments."""
+    order = np.random.default_rng(0).permutation(len(futures.fold))
     entropy, large, known = (x[order] for x in (futures.entropy, futures.large, futures.known))
-    mixed = Futures(entropy, large, known, futures.fold)
-    return _cross_validate(x, futures, key), _cross_validate(x, mixed, key)
+    return Futures(entropy, large, known, futures.fold)
 
 
-def _components(features: np.ndarray) -> np.ndarray:
-    """The largest principal components, standardised: [N, 64], padded with zeros."""
+def components(features: np.ndarray) -> np.ndarray:
+    """The largest principal components of features, [N, F]: standardised, [N, 64], zero-padded."""
     centred = features - features.mean(axis=0)
     variances, directions = np.linalg.eigh(centred.T @ centred / len(centred))  # ascending
     kept = variances[-_COMPONENTS:] > 1e-8 * variances[-1] + 1e-12
@@ -200,7 +199,8 @@ def _components(features: np.ndarray) -> np.ndarray:
     return np.pad(scaled, ((0, 0), (0, _COMPONENTS - kept.sum()))).astype(np.float32)
 
 
-def _cross_validate(x: np.ndarray, futures: Futures, key: Key) -> Scores:
+def probe(x: np.ndarray, futures: Futures, key: Key) -> Scores:
+    """Scores of cross-validated probes that read x, [N, 64]."""
     known = futures.known
     count = known.sum(axis=0)
     mean = (futures.entropy * known).sum(axis=0) / np.maximum(count, 1)
