@@ -10,7 +10,6 @@ import pytest
 from learners import TINY_SIZES, fresh, network_for, random_trajectory
 
 from discorl.agent.learner import Learner
-from discorl.reports.charts import band
 from discorl.reports.inspection import (
     ablations,
     bootstrapping,
@@ -22,7 +21,7 @@ from discorl.reports.inspection import (
     response,
     sensitivity,
 )
-from discorl.reports.inspection.findings import DoesNotApplyError, line, text_of
+from discorl.reports.inspection.findings import DoesNotApplyError
 from discorl.reports.inspection.readings import Asked
 from discorl.reports.inspection.subject import Life, Reading
 from discorl.rules import PPO, ActorCritic, Disco, Lean, Muesli, QLambda, Rule
@@ -75,6 +74,11 @@ def test_actor_critic_responds_linearly_and_only_up_to_a_ratio_of_one(data):
     assert slope > 0
     np.testing.assert_allclose(on_policy, slope * response.ADVANTAGES, atol=1e-5)
     assert response.linearity(found[None]) > 1 - 1e-8
+    # A straight line of any slope may hardly follow the advantage.
+    assert response.share_of_advantage(found[None]) == pytest.approx(1)
+    lifted = found[None] + 3 * on_policy.std()
+    assert response.linearity(lifted) > 1 - 1e-8
+    assert response.share_of_advantage(lifted) == pytest.approx(10**-0.5)
     # min(1, pi / mu): no more of it far off policy, and in proportion below.
     np.testing.assert_allclose(found[:, -1], on_policy, atol=1e-5)
 
@@ -118,18 +122,6 @@ def test_a_rule_beside_is_told_the_same_advantages(data):
     v = jnp.sum(jax.nn.softmax(case.reading.logits) * data[3], axis=-1)
     np.testing.assert_allclose(told.online["value"], v, rtol=1e-5)
     assert told.target == {}
-
-
-def test_means_over_agents_leave_out_what_is_unknown():
-    mean, low, high = band(np.array([[1.0, np.nan], [3.0, np.nan]]))
-    np.testing.assert_array_equal(mean, [2.0, np.nan])
-    np.testing.assert_array_equal([low[0], high[0]], [1.0, 3.0])
-    assert text_of(np.array([1.0, 3.0])) == "2.00 [1.00, 3.00]"
-    assert text_of(np.array([1.0, np.nan, 3.0])) == "2.00 [1.00, 3.00], 2 of 3 agents"
-    assert text_of(np.array([-0.001])) == "0.00"
-    ended = line("y", 0, np.arange(3), np.array([[1.0, np.nan, np.nan], [3.0, 4.0, np.nan]]))
-    np.testing.assert_array_equal(ended.x, [0, 1])
-    np.testing.assert_array_equal(ended.y, [2.0, 4.0])
 
 
 # --- sensitivity and bootstrapping ----------------------------------------------------------------

@@ -19,8 +19,9 @@ from test_comparison_page import BROWSER, FLAGS, WATCH
 import discorl
 from discorl import cli, rules
 from discorl.reports import figures, page
-from discorl.reports.charts import IntervalChart, Row
+from discorl.reports.charts import IntervalChart, Row, band
 from discorl.reports.inspection import response, subject
+from discorl.reports.inspection.findings import line, text_of
 from discorl.rules import ActorCritic, Disco, Lean
 from discorl.rules.lean import GAINS
 from discorl.types import UserError
@@ -148,6 +149,18 @@ def test_a_lean_rule_is_drawn_beside_its_start(tmp_path):
         agent = dataclasses.replace(found.subject.agent, learner=learner)
         alone = dataclasses.replace(found.subject, agent=agent, eta=rules.load(own)[1], beside={})
         assert subject.with_start(alone).beside == {}
+
+
+def test_means_over_agents_leave_out_what_is_unknown():
+    mean, low, high = band(np.array([[1.0, np.nan], [3.0, np.nan]]))
+    np.testing.assert_array_equal(mean, [2.0, np.nan])
+    np.testing.assert_array_equal([low[0], high[0]], [1.0, 3.0])
+    assert text_of(np.array([1.0, 3.0])) == "2.00 [1.00, 3.00]"
+    assert text_of(np.array([1.0, np.nan, 3.0])) == "2.00 [1.00, 3.00], 2 of 3 agents"
+    assert text_of(np.array([-0.001])) == "0.00"
+    ended = line("y", 0, np.arange(3), np.array([[1.0, np.nan, np.nan], [3.0, 4.0, np.nan]]))
+    np.testing.assert_array_equal(ended.x, [0, 1])
+    np.testing.assert_array_equal(ended.y, [2.0, 4.0])
 
 
 def test_an_interval_is_drawn_no_wider_than_it_is(tmp_path):

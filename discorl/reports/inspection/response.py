@@ -10,6 +10,8 @@ the rate at which log pi(a_t|s_t) then changes along the rule's gradient with re
 over the steps for which mu(a_t|s_t) <= 1 is possible. alpha is the rule's multiplier of the
 learning rate (`Rule.step_size`). Figures show R relative to its root mean square, because losses
 of different rules have different scales; between rules of one class the size itself is compared.
+The share of the advantage, std(R(., 1)) / rms(R(., 1)), says how much of the response on policy
+follows the advantage: 1 is all of it, 0 a constant.
 Hand-designed rules see the same trajectories, policy and values. PPO centres advantages within the
 batch: its response changes sign at their mean, not at 0. Actor-critic's R is linear in A* and
 constant beyond rho* = 1. PPO's is zero, but for its entropy bonus, beyond 1 + clip for A* > 0 and
@@ -52,6 +54,7 @@ def analyse(subject: Subject) -> Findings:
     facts: dict[str, str] = {}
     for label, grid in grids.items():
         facts |= {
+            f"{label}: share of the advantage": text_of(share_of_advantage(grid)),
             f"{label}: R² of a straight line in the advantage": text_of(linearity(grid)),
             f"{label}: optimism": text_of(optimism(grid)),
         }
@@ -131,6 +134,16 @@ def linearity(grid: np.ndarray) -> np.ndarray:
     y = grid[:, :, NEUTRAL]
     fits = [np.polyval(np.polyfit(ADVANTAGES, each, 1), ADVANTAGES) for each in y]
     return 1 - np.square(y - fits).sum(axis=1) / np.square(y - y.mean(axis=1)[:, None]).sum(axis=1)
+
+
+def share_of_advantage(grid: np.ndarray) -> np.ndarray:
+    """Standard deviation over root mean square of the responses at ratio 1, for each agent.
+
+    1: the response follows the advantage alone. 0: it is the same whatever the advantage, however
+    straight the line is.
+    """
+    y = grid[:, :, NEUTRAL]
+    return y.std(axis=1) / _scale(y, 1)[:, 0]
 
 
 def optimism(grid: np.ndarray) -> np.ndarray:
