@@ -205,3 +205,17 @@ def test_all_analyses_of_all_kinds_of_rules(rule, tmp_path):
         "q_lambda": {"ablations", "coefficients", "response", "lifetime"},
     }
     assert silent == expected[rule]
+
+
+@pytest.mark.long
+def test_each_analysis_alone_finds_what_it_finds_among_all(tmp_path):
+    given = {"seeds": 1, "updates": 2, **TINY}
+    all_of_them = discorl.inspect("lean", "catch:rows=4,columns=4", out=tmp_path, **given)
+    for name, outcome in all_of_them.outcomes.items():
+        alone = discorl.inspect(tmp_path / "run", out=tmp_path / name, only=[name]).outcomes
+        assert list(alone) == [name]
+        assert getattr(alone[name], "facts", alone[name]) == getattr(outcome, "facts", outcome)
+        files = [*(tmp_path / name / "figures").glob("*")]
+        assert {f.stem for f in files if f.suffix == ".png"} == {
+            f.stem for f in files if f.suffix == ".csv"
+        }
