@@ -6,9 +6,10 @@ Jacobian J = dF / d theta is symmetric. For each term of the loss, and for their
 
     asymmetry = |J - J^T| / (2 |J|),    Frobenius norms: 0 for a gradient, 1 for a pure rotation,
 
-on random directions v_1..v_m: M_ij = v_i^T J v_j with central differences of F along v_j in float64
-(with the target network, the rule's state and the batch kept), without the diagonal, which every J
-has alike. Of independent random matrices it would be 1 / sqrt(2) = 0.71.
+on random directions v_1..v_m, which move every array of theta in proportion to its size:
+M_ij = v_i^T J v_j with central differences of F along v_j in float64 (with the target network, the
+rule's state and the batch kept), without the diagonal, which every J has alike. Of independent
+random matrices it would be 1 / sqrt(2) = 0.71.
 """
 
 import dataclasses
