@@ -5,13 +5,16 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from learners import ACTIONS, fresh, network_for, random_trajectory
 
+from discorl.agent.learner import Learner
 from discorl.networks import Network
-from discorl.reports.inspection import attention, predictions, subject
+from discorl.reports.inspection import attention, predictions, response, subject
 from discorl.reports.inspection.episodes import Episode
 from discorl.reports.inspection.subject import Reading
-from discorl.rules import ActorCritic
+from discorl.rules import PPO, ActorCritic
 from discorl.runs.progress import _displays
 from discorl.types import Trajectory
 
@@ -85,6 +88,24 @@ def _without_channels(squares, shape):
     """Roots of squares, [2, numbers], which are added up over the channels of an image."""
     squares = squares.reshape(2, *shape)
     return np.sqrt(squares.sum(axis=-1) if len(shape) == 3 else squares)
+
+
+@pytest.mark.usefixtures("float64")
+def test_rules_with_minibatches_are_asked_along_a_single_episode():
+    rule = PPO(minibatches=4)
+    learner = Learner(rule, network_for(rule), optax.sgd(1.0), ACTIONS)
+    state, batch = fresh(learner), random_trajectory(5, steps=6, batch=8)
+    *_, details = learner.update_in_detail(state, (), batch)
+    one = jax.tree.map(lambda x: x[:, :1], batch)
+    reading = subject.read(learner, state, (), one)
+    np.testing.assert_allclose(reading.logits, details.policy[:, :1], rtol=1e-9)
+    np.testing.assert_allclose(reading.online["value"], details.online["value"][:, :1], rtol=1e-9)
+
+
+def test_responses_that_are_all_alike_have_no_line():
+    alike = np.ones((1, len(response.ADVANTAGES), len(response.RATIOS)))
+    assert np.isnan(response.linearity(alike)).all()
+    assert response.share_of_advantage(alike) == 0
 
 
 def test_an_analysis_shows_which_agent_it_is_at():

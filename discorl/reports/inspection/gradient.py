@@ -80,7 +80,7 @@ def _matrices(
     def at(params: Params) -> dict[str, Array]:
         """v_i^T F, for all i: slopes of the terms along the directions, targets constant."""
         moved = dataclasses.replace(state, params=params)
-        _, _, details = learner.update_in_detail(moved, eta, batch)
+        details = learner.details(moved, eta, batch)
 
         def terms(params: Params) -> dict[str, Array]:
             outputs, _ = learner.outputs(params, batch)

@@ -130,10 +130,11 @@ def _behaviour(log_pi: Array, taken: Array, mu_taken: Array) -> Array:
 
 
 def linearity(grid: np.ndarray) -> np.ndarray:
-    """R² of a straight line through the responses at ratio 1, for each agent."""
+    """R² of a straight line through the responses at ratio 1, for each agent; NaN if all alike."""
     y = grid[:, :, NEUTRAL]
     fits = [np.polyval(np.polyfit(ADVANTAGES, each, 1), ADVANTAGES) for each in y]
-    return 1 - np.square(y - fits).sum(axis=1) / np.square(y - y.mean(axis=1)[:, None]).sum(axis=1)
+    whole = np.square(y - y.mean(axis=1)[:, None]).sum(axis=1)
+    return 1 - np.square(y - fits).sum(axis=1) / np.where(whole > 0, whole, np.nan)
 
 
 def share_of_advantage(grid: np.ndarray) -> np.ndarray:

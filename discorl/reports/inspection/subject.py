@@ -106,7 +106,7 @@ def over_agents(subject: Subject, analysis: str, measure: Callable[[Life], PyTre
 
 def read(learner: Learner, state: LearnerState, eta: Params, trajectory: Trajectory) -> Reading:
     """Asks an agent and its target network along trajectories, [T, B]."""
-    _, _, details = learner.update_in_detail(state, eta, trajectory)
+    details = learner.details(state, eta, trajectory)
     outputs, _ = learner.outputs(state.params, trajectory)
     return Reading(trajectory, outputs, details.online, details.target, details.policy)
 
