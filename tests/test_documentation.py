@@ -195,6 +195,13 @@ def test_links_into_the_repository_lead_somewhere(page):
             assert anchor in known, link
 
 
+def test_no_page_takes_the_address_of_another():
+    """The site has `records/minatar.md` at `records/minatar/index.html`."""
+    for page in (ROOT / "docs").rglob("*.md"):
+        folder = page.parent if page.stem == "index" else page.with_suffix("")
+        assert not (folder / "index.html").exists(), page
+
+
 def test_the_readme_has_no_relative_links():
     """A package index shows it, too, and knows no other files."""
     assert re.findall(r"\]\((?!http|#)([^)]+)\)", documents.text_of("README.md")) == []

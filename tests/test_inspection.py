@@ -10,7 +10,6 @@ import pytest
 from learners import TINY_SIZES, fresh, network_for, random_trajectory
 
 from discorl.agent.learner import Learner
-from discorl.reports.charts import band
 from discorl.reports.inspection import (
     ablations,
     bootstrapping,
@@ -22,7 +21,7 @@ from discorl.reports.inspection import (
     response,
     sensitivity,
 )
-from discorl.reports.inspection.findings import DoesNotApplyError, line, text_of
+from discorl.reports.inspection.findings import DoesNotApplyError
 from discorl.reports.inspection.readings import Asked
 from discorl.reports.inspection.subject import Life, Reading
 from discorl.rules import PPO, ActorCritic, Disco, Lean, Muesli, QLambda, Rule
@@ -75,6 +74,9 @@ def test_actor_critic_responds_linearly_and_only_up_to_a_ratio_of_one(data):
     assert slope > 0
     np.testing.assert_allclose(on_policy, slope * response.ADVANTAGES, atol=1e-5)
     assert response.linearity(found[None]) > 1 - 1e-8
+    assert response.share_of_advantage(found[None]) == pytest.approx(1)
+    lifted = found[None] + 3 * on_policy.std()  # as straight, and follows the advantage less
+    assert response.share_of_advantage(lifted) == pytest.approx(10**-0.5)
     # min(1, pi / mu): no more of it far off policy, and in proportion below.
     np.testing.assert_allclose(found[:, -1], on_policy, atol=1e-5)
 
@@ -118,18 +120,6 @@ def test_a_rule_beside_is_told_the_same_advantages(data):
     v = jnp.sum(jax.nn.softmax(case.reading.logits) * data[3], axis=-1)
     np.testing.assert_allclose(told.online["value"], v, rtol=1e-5)
     assert told.target == {}
-
-
-def test_means_over_agents_leave_out_what_is_unknown():
-    mean, low, high = band(np.array([[1.0, np.nan], [3.0, np.nan]]))
-    np.testing.assert_array_equal(mean, [2.0, np.nan])
-    np.testing.assert_array_equal([low[0], high[0]], [1.0, 3.0])
-    assert text_of(np.array([1.0, 3.0])) == "2.00 [1.00, 3.00]"
-    assert text_of(np.array([1.0, np.nan, 3.0])) == "2.00 [1.00, 3.00], 2 of 3 agents"
-    assert text_of(np.array([-0.001])) == "0.00"
-    ended = line("y", 0, np.arange(3), np.array([[1.0, np.nan, np.nan], [3.0, 4.0, np.nan]]))
-    np.testing.assert_array_equal(ended.x, [0, 1])
-    np.testing.assert_array_equal(ended.y, [2.0, 4.0])
 
 
 # --- sensitivity and bootstrapping ----------------------------------------------------------------
@@ -223,6 +213,28 @@ def test_a_rule_that_copies_from_three_steps_ahead_bootstraps_from_there(data):
     np.testing.assert_array_equal(np.delete(found, 3), 0)
 
 
+@dataclasses.dataclass(frozen=True)
+class Sums(Copies):
+    """The targets are thrice the reward plus the first number of z, and whether an episode ends."""
+
+    def targets(self, eta, state, trajectory, online, target):
+        ends = jnp.asarray(trajectory.terminated, jnp.float32)
+        return {"sum": 3 * trajectory.reward + online["z"][:-1, :, 0], "ends": ends}, state, {}
+
+
+def test_sensitivities_are_shares_of_the_way_between_trajectories(data):
+    case = asked(Sums(), data)
+    z = case.reading.online["z"]
+    # Where z moves as the reward does, the reward moves the target by 3 of 4 parts, and z by 1.
+    z = z.at[:-1, :, 0].set(case.reading.trajectory.reward)
+    reading = dataclasses.replace(case.reading, online=case.reading.online | {"z": z})
+    found = sensitivity.measure(dataclasses.replace(case, reading=reading), jax.random.key(0))
+    (shares, _), (only, _) = found["sum"], found["ends"]
+    parts = {"reward": 0.75, "agent's z": 0.25}
+    assert shares == pytest.approx(dict.fromkeys(shares, 0.0) | parts, abs=1e-4)
+    assert only == pytest.approx(dict.fromkeys(only, 0.0) | {"termination": 1.0}, abs=1e-6)
+
+
 def test_values_reach_back_by_the_trace(data):
     trajectory, *others = data
     unbroken = dataclasses.replace(trajectory, terminated=jnp.zeros((STEPS, BATCH), bool))
@@ -305,7 +317,8 @@ def test_probes_find_what_is_there_and_nothing_else(data):
     assert futures.known[:, 0].all()
     assert futures.known[:, 4].sum() == (steps - 4) * batch
     foretells = np.stack([hidden[2 : steps + 2], rng.normal(size=(steps, batch))], axis=-1)
-    real, shuffled = future.probe(foretells.reshape(-1, 2), futures, jax.random.key(0))
+    x, key = future.components(foretells.reshape(-1, 2)), jax.random.key(0)
+    real, shuffled = (future.probe(x, f, key) for f in (futures, future.shuffled(futures)))
     assert real.entropy[2] > 0.95
     assert real.large[2] > 0.95
     others = [k for k in range(future.MOST_STEPS + 1) if k != 2]

@@ -10,14 +10,18 @@ import subprocess
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from learners import TINY_SIZES
+from PIL import Image
 from test_comparison_page import BROWSER, FLAGS, WATCH
 
 import discorl
 from discorl import cli, rules
-from discorl.reports import page
+from discorl.reports import figures, page
+from discorl.reports.charts import IntervalChart, Row, band
 from discorl.reports.inspection import response, subject
+from discorl.reports.inspection.findings import line, text_of
 from discorl.rules import ActorCritic, Disco, Lean
 from discorl.rules.lean import GAINS
 from discorl.types import UserError
@@ -60,12 +64,12 @@ def inspected(tmp_path_factory):
 
 
 def test_an_inspection_leaves_a_page_figures_and_their_numbers(inspected):
-    figures = inspected.page.parent / "figures"
+    folder = inspected.page.parent / "figures"
     assert inspected.outcomes["ablations"] == "parts can be taken out of Disco rules only"
     assert "lean rules have" in inspected.outcomes["coefficients"]
     for name in ("predictions", "attention", "response-map", "response-advantage"):
-        assert (figures / f"{name}.png").stat().st_size > 1000
-    with (figures / "response-advantage.csv").open() as file:
+        assert (folder / f"{name}.png").stat().st_size > 1000
+    with (folder / "response-advantage.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["advantage / sigma"]) for row in rows] == list(response.ADVANTAGES)
     assert {row["line"] for row in rows} == {"actor_critic"}
@@ -147,6 +151,31 @@ def test_a_lean_rule_is_drawn_beside_its_start(tmp_path):
         assert subject.with_start(alone).beside == {}
 
 
+def test_means_over_agents_leave_out_what_is_unknown():
+    mean, low, high = band(np.array([[1.0, np.nan], [3.0, np.nan]]))
+    np.testing.assert_array_equal(mean, [2.0, np.nan])
+    np.testing.assert_array_equal([low[0], high[0]], [1.0, 3.0])
+    assert text_of(np.array([1.0, 3.0])) == "2.00 [1.00, 3.00]"
+    assert text_of(np.array([1.0, np.nan, 3.0])) == "2.00 [1.00, 3.00], 2 of 3 agents"
+    assert text_of(np.array([-0.001])) == "0.00"
+    ended = line("y", 0, np.arange(3), np.array([[1.0, np.nan, np.nan], [3.0, 4.0, np.nan]]))
+    np.testing.assert_array_equal(ended.x, [0, 1])
+    np.testing.assert_array_equal(ended.y, [2.0, 4.0])
+
+
+def test_an_interval_is_drawn_no_wider_than_it_is(tmp_path):
+    def drawn(low, high):
+        rows = Row(0, "wide", 0.5, 0.0, 1.0), Row(0, "given", 0.75, low, high)
+        figures.write(tmp_path, IntervalChart("intervals", "", (("", rows),)), ["rule"])
+        return np.asarray(Image.open(tmp_path / "intervals.png"))
+
+    def width(low, high):
+        columns = (drawn(low, high) != drawn(math.nan, math.nan)).any(axis=(0, 2))
+        return np.ptp(np.flatnonzero(columns)) + 1
+
+    assert width(0.2, 0.3) / width(0.0, 1.0) == pytest.approx(0.1, abs=0.01)
+
+
 def test_pages_do_not_show_the_folders_of_a_machine():
     def shown(command):
         return page.shareable({"command": command})["command"]
@@ -176,3 +205,17 @@ def test_all_analyses_of_all_kinds_of_rules(rule, tmp_path):
         "q_lambda": {"ablations", "coefficients", "response", "lifetime"},
     }
     assert silent == expected[rule]
+
+
+@pytest.mark.long
+def test_each_analysis_alone_finds_what_it_finds_among_all(tmp_path):
+    given = {"seeds": 1, "updates": 2, **TINY}
+    all_of_them = discorl.inspect("lean", "catch:rows=4,columns=4", out=tmp_path, **given)
+    for name, outcome in all_of_them.outcomes.items():
+        alone = discorl.inspect(tmp_path / "run", out=tmp_path / name, only=[name]).outcomes
+        assert list(alone) == [name]
+        assert getattr(alone[name], "facts", alone[name]) == getattr(outcome, "facts", outcome)
+        files = [*(tmp_path / name / "figures").glob("*")]
+        assert {f.stem for f in files if f.suffix == ".png"} == {
+            f.stem for f in files if f.suffix == ".csv"
+        }

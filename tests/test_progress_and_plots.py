@@ -50,6 +50,9 @@ class Terminal:
         plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._written.decode())
         return [line.rstrip() for line in re.split(r"[\r\n]+", plain) if line.strip()]
 
+    def written(self):
+        return self._written
+
     def _drain(self):
         try:
             while content := os.read(self._reader, 4096):
@@ -212,6 +215,19 @@ def test_only_the_innermost_display_is_drawn(terminal):
     drawn = list(dict.fromkeys(terminal.lines()))
     assert "10/10 100%" in drawn[-2]
     assert "3/3 100%" in drawn[-1]
+
+
+@pytest.mark.parametrize("transient", [True, False])
+def test_a_bar_with_a_title_may_leave_nothing_behind(terminal, transient):
+    options = {"stream": terminal.stream, "clock": terminal.clock}
+    with Progress(3, "agents", title="future", transient=transient, **options) as progress:
+        progress.update(1)
+        terminal.now += 20
+        progress.update(2)
+    *_, last = terminal.lines()
+    assert re.sub(r"[━╸╺]+", "BAR", last) == "future BAR 2/3 66%  0:20  ETA 0:20  0.0500 agents/s"
+    up_and_erase = b"\x1b[1A\x1b[2K"
+    assert (up_and_erase in terminal.written()) is transient
 
 
 def test_a_value_that_is_not_known_yet_is_not_shown(terminal):

@@ -158,6 +158,11 @@ class Learner:
         state = LearnerState(params, target_params, optimizer, rule_state, key, state.updates + 1)
         return state, metrics, details
 
+    def details(self, state: LearnerState, eta: Params, trajectory: Trajectory) -> Details:
+        """Intermediate results of an update that is not made, of any number of trajectories."""
+        outputs, root = self.outputs(state.params, trajectory)
+        return self._targets(state, eta, trajectory, outputs, root)[0]
+
     def _targets(
         self,
         state: LearnerState,

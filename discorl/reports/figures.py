@@ -75,7 +75,9 @@ def _intervals(chart: IntervalChart) -> Figure:
             axes.axvline(chart.reference, color="#888888", linewidth=1, linestyle=":")
         for place, row in enumerate(entries):
             colour, _, marker = palette.style(row.series)
-            axes.plot([row.low, row.high], [place, place], color=colour, linewidth=5, alpha=0.4)
+            span = [row.low, row.high], [place, place]
+            # Caps would make the interval look wider than it is.
+            axes.plot(*span, color=colour, linewidth=5, alpha=0.4, solid_capstyle="butt")
             axes.plot(row.value, place, marker=marker, color=colour, markersize=6)
         axes.set_yticks(np.arange(len(entries)), [row.label for row in entries])
         axes.set_ylim(rows - 0.5, -0.5)

@@ -65,6 +65,8 @@ class _Display(abc.ABC):
     Without a terminal, as in a log file, it is a plain line every few minutes.
     """
 
+    _transient = True  # nothing of it stays on the terminal
+
     def __init__(self, stream: TextIO | None, clock: Callable[[], float]) -> None:
         self._given = stream
         self._stream = sys.stderr if stream is None else stream
@@ -87,7 +89,7 @@ class _Display(abc.ABC):
         """Rises when a log gets another line."""
         return 0
 
-    def _begin(self, transient: bool) -> None:
+    def _begin(self) -> None:
         """Draws this display instead of the enclosing one."""
         with _changing:
             if _displays:
@@ -95,7 +97,6 @@ class _Display(abc.ABC):
             if self._given is None:
                 self._stream = sys.stderr  # restored when the enclosing display was paused
             _displays.append(self)
-            self._transient = transient
             self._draw()
 
     def _end(self) -> None:
@@ -169,7 +170,7 @@ class Waiting(_Display):
         self.doing = "working"
 
     def __enter__(self) -> Self:
-        self._begin(transient=True)
+        self._begin()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -214,7 +215,8 @@ def nothing_drawn() -> Iterator[None]:
 class Progress(_Display):
     """A bar such as `updates ━━━━━━ 350/1000 35%  0:28  ETA 0:53  12.3 updates/s  return 0.420`.
 
-    It stays on the screen at the end. A log has the first line after 30 seconds, then one for every
+    It stays on the screen at the end unless it is `transient`. A `title` replaces the unit in front
+    of the bar. A log has the first line after 30 seconds, then one for every
     tenth of the work, at most one per minute and at least one every five minutes.
 
         with Progress(1000) as progress:
@@ -229,11 +231,15 @@ class Progress(_Display):
         unit: str = "updates",
         stream: TextIO | None = None,
         *,
+        title: str = "",
+        transient: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(stream, clock)
         self._total = total
         self._unit = unit
+        self._title = title or unit
+        self._transient = transient
         self._done = 0
         self._values: dict[str, float] = {}
         self._worked = 0.0, self._start  # seconds of work, and the time of that report
@@ -263,7 +269,7 @@ class Progress(_Display):
         self._start = self._clock()
         self._worked = 0.0, self._start
         if self._total:
-            self._begin(transient=False)
+            self._begin()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -272,7 +278,8 @@ class Progress(_Display):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width - 1  # the last column makes some terminals wrap
-        name, numbers = f"{self._unit} ", self._numbers(self._clock(), width - len(self._unit) - 1)
+        name = f"{self._title} "
+        numbers = self._numbers(self._clock(), width - len(name))
         room = min(width - len(name) - len(numbers) - 1, _BAR[1])
         yield Segment(name)
         if room >= _BAR[0]:
@@ -282,7 +289,7 @@ class Progress(_Display):
         yield Segment(numbers)
 
     def _line(self, now: float) -> str:
-        return f"{self._unit} {self._numbers(now)}"
+        return f"{self._title} {self._numbers(now)}"
 
     def _how_far(self) -> int:
         return 10 * self._done // self._total

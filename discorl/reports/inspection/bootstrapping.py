@@ -6,9 +6,9 @@ target varies,
 
     C(k) = mean over t of |f_t(x with x_{t+k} replaced) - f_t(x)| / std(f),
 
-is averaged over steps t whose episode goes on until t + k. A rule that makes its target of z_{t+3}
-alone has C(k) = 0 except at k = 3; advantages of a value with traces lambda decay as
-(gamma lambda)^k.
+is averaged over steps t whose episode goes on until t + k; |.| and std are root mean squares over
+the components of f. A rule that makes its target of z_{t+3} alone has C(k) = 0 except at k = 3;
+advantages of a value with traces lambda decay as (gamma lambda)^k.
 """
 
 import dataclasses
@@ -33,6 +33,7 @@ def analyse(subject: Subject) -> Findings:
     """C(k) of every prediction and target, over agents."""
     by_prediction = over_agents(
         subject,
+        "bootstrapping",
         lambda life: horizons(readings.ask(subject, life.latest), jax.random.key(life.seed)),
     )
     if not by_prediction:

@@ -29,7 +29,7 @@ from discorl.networks.layers import init_mlp, mlp
 from discorl.reports.charts import LineChart
 from discorl.reports.inspection import readings
 from discorl.reports.inspection.findings import Findings, line, text_of
-from discorl.reports.inspection.subject import Reading, Subject, read
+from discorl.reports.inspection.subject import Life, Reading, Subject, by_agent, read
 from discorl.rules import returns
 from discorl.types import Array, Key, Trajectory
 
@@ -65,24 +65,29 @@ class Scores:
 def analyse(subject: Subject) -> Findings:
     """Probes of all agents, from all sources."""
     play = jax.jit(lambda state, key: _play(subject, state, key))
-    found: dict[tuple[str, str], list[Scores]] = {}
-    for life in subject.lives:
+
+    def measure(life: Life) -> dict[tuple[str, str], Scores]:
+        """Scores by source and kind."""
+        found = {}
         key = jax.random.fold_in(jax.random.key(life.seed), 0xF07)
         for kind, moment in ((TRAINED, life.latest), (UNTRAINED, life.moments[0])):
             reading, torso = play(moment.state, key)
             futures = futures_of(reading)
             for source, features in sources(reading, torso).items():
-                scores = probe(features, futures, key)
-                found.setdefault((source, kind), []).append(scores[0])
+                x = components(features)
+                found[source, kind] = probe(x, futures, key)
                 if kind == TRAINED:
-                    found.setdefault((source, SHUFFLED), []).append(scores[1])
+                    found[source, SHUFFLED] = probe(x, shuffled(futures), key)
+        return found
+
+    found = by_agent(subject, "future", measure)
     charts, facts = [], {}
     for name, title, y_label in (
         ("entropy", "The policy's entropy k steps ahead", "R²"),
         ("large", "A large reward k steps ahead", "balanced accuracy"),
     ):
         values = {
-            each: np.stack([getattr(s, name) for s in scores]) for each, scores in found.items()
+            each: np.stack([getattr(scores[each], name) for scores in found]) for each in found[0]
         }
         chart = _chart(f"future-{name}", title, y_label, values)
         if chart.lines:
@@ -177,17 +182,15 @@ def futures_of(reading: Reading) -> Futures:
 # --- probes ---------------------------------------------------------------------------------------
 
 
-def probe(features: np.ndarray, futures: Futures, key: Key) -> tuple[Scores, Scores]:
-    """Scores of cross-validated probes of features, [N, F], and the same with shuffled targets."""
-    x = _components(features)
-    order = np.random.default_rng(0).permutation(len(x))
+def shuffled(futures: Futures) -> Futures:
+    """The futures of other moments, over time and environments."""
+    order = np.random.default_rng(0).permutation(len(futures.fold))
     entropy, large, known = (x[order] for x in (futures.entropy, futures.large, futures.known))
-    mixed = Futures(entropy, large, known, futures.fold)
-    return _cross_validate(x, futures, key), _cross_validate(x, mixed, key)
+    return Futures(entropy, large, known, futures.fold)
 
 
-def _components(features: np.ndarray) -> np.ndarray:
-    """The largest principal components, standardised: [N, 64], padded with zeros."""
+def components(features: np.ndarray) -> np.ndarray:
+    """The largest principal components of features, [N, F]: standardised, [N, 64], zero-padded."""
     centred = features - features.mean(axis=0)
     variances, directions = np.linalg.eigh(centred.T @ centred / len(centred))  # ascending
     kept = variances[-_COMPONENTS:] > 1e-8 * variances[-1] + 1e-12
@@ -196,7 +199,8 @@ def _components(features: np.ndarray) -> np.ndarray:
     return np.pad(scaled, ((0, 0), (0, _COMPONENTS - kept.sum()))).astype(np.float32)
 
 
-def _cross_validate(x: np.ndarray, futures: Futures, key: Key) -> Scores:
+def probe(x: np.ndarray, futures: Futures, key: Key) -> Scores:
+    """Scores of cross-validated probes that read x, [N, 64]."""
     known = futures.known
     count = known.sum(axis=0)
     mean = (futures.entropy * known).sum(axis=0) / np.maximum(count, 1)

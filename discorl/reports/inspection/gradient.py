@@ -6,9 +6,10 @@ Jacobian J = dF / d theta is symmetric. For each term of the loss, and for their
 
     asymmetry = |J - J^T| / (2 |J|),    Frobenius norms: 0 for a gradient, 1 for a pure rotation,
 
-on random directions v_1..v_m: M_ij = v_i^T J v_j with central differences of F along v_j in float64
-(with the target network, the rule's state and the batch kept), without the diagonal, which every J
-has alike. Of independent random matrices it would be 1 / sqrt(2) = 0.71.
+on random directions v_1..v_m, which move every array of theta in proportion to its size:
+M_ij = v_i^T J v_j with central differences of F along v_j in float64 (with the target network, the
+rule's state and the batch kept), without the diagonal, which every J has alike. Of independent
+random matrices it would be 1 / sqrt(2) = 0.71.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ import numpy as np
 from discorl.agent.learner import Learner, LearnerState
 from discorl.reports.charts import IntervalChart
 from discorl.reports.inspection.findings import Findings, row, text_of
-from discorl.reports.inspection.subject import Life, Subject
+from discorl.reports.inspection.subject import Life, Subject, by_agent
 from discorl.types import Array, Key, Params, PyTree, Trajectory
 
 DIRECTIONS = 16
@@ -37,7 +38,7 @@ def analyse(subject: Subject) -> Findings:
         key = jax.random.key(life.seed)
         return asymmetries(subject.learner, life.latest.state, subject.eta, part, key)
 
-    by_life = [measure(life) for life in subject.lives]
+    by_life = by_agent(subject, "gradient", measure)
     found = {name: np.array([each[name] for each in by_life]) for name in by_life[0]}
     rows = tuple(row(name, values) for name, values in found.items() if np.isfinite(values).any())
     facts = {name: text_of(values) for name, values in found.items()}
@@ -79,7 +80,7 @@ def _matrices(
     def at(params: Params) -> dict[str, Array]:
         """v_i^T F, for all i: slopes of the terms along the directions, targets constant."""
         moved = dataclasses.replace(state, params=params)
-        _, _, details = learner.update_in_detail(moved, eta, batch)
+        details = learner.details(moved, eta, batch)
 
         def terms(params: Params) -> dict[str, Array]:
             outputs, _ = learner.outputs(params, batch)

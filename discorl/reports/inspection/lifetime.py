@@ -21,12 +21,12 @@ import numpy as np
 from discorl.reports.inspection import readings, response
 from discorl.reports.inspection.findings import Findings, text_of
 from discorl.reports.inspection.readings import Asked
-from discorl.reports.inspection.subject import Life, Moment, Subject
+from discorl.reports.inspection.subject import Life, Moment, Subject, by_agent
 from discorl.rules.disco import DiscoState
 from discorl.rules.lean import LeanState
 from discorl.types import PyTree
 
-Grids = dict[str, np.ndarray]  # R by moment, [agents, advantages, ratios]
+Grids = dict[str, np.ndarray]  # R by moment, [(agents,) advantages, ratios]
 
 
 def analyse(subject: Subject) -> Findings:
@@ -68,24 +68,24 @@ def _swapped(moment: str) -> str:
 
 def _responses(subject: Subject) -> tuple[Grids, dict[str, Grids]]:
     """Of the rule, with the memory of its first moment, too; and of rules akin, by label."""
-    own: dict[str, list[np.ndarray]] = {}
-    kin: dict[str, dict[str, list[np.ndarray]]] = {}
-    for life in subject.lives:
+
+    def measure(life: Life) -> tuple[Grids, dict[str, Grids]]:
+        own: Grids = {}
+        kin: dict[str, Grids] = {}
         for moment in life.moments:
             asked = readings.ask(subject, moment)
-            own.setdefault(_moment(moment), []).append(response.responses(asked, life))
+            own[_moment(moment)] = response.responses(asked, life)
             for other in readings.kin(subject, moment):
-                grids = kin.setdefault(other.label, {}).setdefault(_moment(moment), [])
-                grids.append(response.responses(other, life, asked))
+                grids = kin.setdefault(other.label, {})
+                grids[_moment(moment)] = response.responses(other, life, asked)
         swapped = with_first_memory(readings.ask(subject, life.latest), life)
         if swapped is not None:
-            label = _swapped(_moment(life.latest))
-            own.setdefault(label, []).append(response.responses(swapped, life))
-    return _stacked(own), {label: _stacked(grids) for label, grids in kin.items()}
+            own[_swapped(_moment(life.latest))] = response.responses(swapped, life)
+        return own, kin
 
-
-def _stacked(by_moment: dict[str, list[np.ndarray]]) -> Grids:
-    return {moment: np.stack(grids) for moment, grids in by_moment.items()}
+    owns, kins = zip(*by_agent(subject, "lifetime", measure), strict=True)
+    kin = {label: response.stacked([kin[label] for kin in kins]) for label in kins[0]}
+    return response.stacked(owns), kin
 
 
 def with_first_memory(asked: Asked, life: Life) -> Asked | None:

@@ -10,6 +10,8 @@ the rate at which log pi(a_t|s_t) then changes along the rule's gradient with re
 over the steps for which mu(a_t|s_t) <= 1 is possible. alpha is the rule's multiplier of the
 learning rate (`Rule.step_size`). Figures show R relative to its root mean square, because losses
 of different rules have different scales; between rules of one class the size itself is compared.
+The share of the advantage, std(R(., 1)) / rms(R(., 1)), says how much of the response on policy
+follows the advantage: 1 is all of it, 0 a constant.
 Hand-designed rules see the same trajectories, policy and values. PPO centres advantages within the
 batch: its response changes sign at their mean, not at 0. Actor-critic's R is linear in A* and
 constant beyond rho* = 1. PPO's is zero, but for its entropy bonus, beyond 1 + clip for A* > 0 and
@@ -17,7 +19,7 @@ below 1 - clip for A* < 0.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +30,7 @@ from discorl.reports.charts import LineChart, band
 from discorl.reports.inspection import readings
 from discorl.reports.inspection.findings import Findings, Picture, line, text_of
 from discorl.reports.inspection.readings import Asked
-from discorl.reports.inspection.subject import Life, Subject
+from discorl.reports.inspection.subject import Life, Subject, by_agent
 from discorl.types import Array
 
 ADVANTAGES = np.linspace(-3, 3, 9)  # A*, in standard deviations
@@ -52,6 +54,7 @@ def analyse(subject: Subject) -> Findings:
     facts: dict[str, str] = {}
     for label, grid in grids.items():
         facts |= {
+            f"{label}: share of the advantage": text_of(share_of_advantage(grid)),
             f"{label}: R² of a straight line in the advantage": text_of(linearity(grid)),
             f"{label}: optimism": text_of(optimism(grid)),
         }
@@ -64,13 +67,19 @@ def analyse(subject: Subject) -> Findings:
 
 def by_rule(subject: Subject) -> dict[str, np.ndarray]:
     """R(A*, rho*) of the rule and of those beside it, [agents, advantages, ratios] each."""
-    found: dict[str, list[np.ndarray]] = {}
-    for life in subject.lives:
+
+    def measure(life: Life) -> dict[str, np.ndarray]:
         asked = readings.ask(subject, life.latest)
         readings.push(asked)  # refuses rules that push no policy
-        for each in (asked, *readings.compared(subject, life.latest)):
-            found.setdefault(each.label, []).append(responses(each, life, asked))
-    return {label: np.stack(grids) for label, grids in found.items()}
+        others = readings.compared(subject, life.latest)
+        return {each.label: responses(each, life, asked) for each in (asked, *others)}
+
+    return stacked(by_agent(subject, "response", measure))
+
+
+def stacked(by_life: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The responses of all agents together, [agents, ...], in the order of the first."""
+    return {label: np.stack([grids[label] for grids in by_life]) for label in by_life[0]}
 
 
 def responses(asked: Asked, life: Life, subject: Asked | None = None) -> np.ndarray:
@@ -121,10 +130,21 @@ def _behaviour(log_pi: Array, taken: Array, mu_taken: Array) -> Array:
 
 
 def linearity(grid: np.ndarray) -> np.ndarray:
-    """R² of a straight line through the responses at ratio 1, for each agent."""
+    """R² of a straight line through the responses at ratio 1, for each agent; NaN if all alike."""
     y = grid[:, :, NEUTRAL]
     fits = [np.polyval(np.polyfit(ADVANTAGES, each, 1), ADVANTAGES) for each in y]
-    return 1 - np.square(y - fits).sum(axis=1) / np.square(y - y.mean(axis=1)[:, None]).sum(axis=1)
+    whole = np.square(y - y.mean(axis=1)[:, None]).sum(axis=1)
+    return 1 - np.square(y - fits).sum(axis=1) / np.where(whole > 0, whole, np.nan)
+
+
+def share_of_advantage(grid: np.ndarray) -> np.ndarray:
+    """Standard deviation over root mean square of the responses at ratio 1, for each agent.
+
+    1: the response follows the advantage alone. 0: it is the same whatever the advantage, however
+    straight the line is.
+    """
+    y = grid[:, :, NEUTRAL]
+    return y.std(axis=1) / _scale(y, 1)[:, 0]
 
 
 def optimism(grid: np.ndarray) -> np.ndarray:

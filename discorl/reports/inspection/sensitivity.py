@@ -42,6 +42,7 @@ def analyse(subject: Subject) -> Findings:
     """Sensitivities of all targets to all inputs, over agents."""
     found = over_agents(
         subject,
+        "sensitivity",
         lambda life: measure(readings.ask(subject, life.latest), jax.random.key(life.seed)),
     )
     # By target and input, [agents].

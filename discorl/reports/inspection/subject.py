@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from discorl.agent.learner import Learner, LearnerState
 from discorl.rules.base import Rule
 from discorl.runs import Run
 from discorl.runs.metrics import recent_return
+from discorl.runs.progress import Progress
 from discorl.training.assembly import load_trainer
 from discorl.training.compiled.agent import CompiledAgent
 from discorl.training.compiled.trainer import CompiledTrainer
@@ -22,6 +24,7 @@ from discorl.training.selection import Checkpoint
 from discorl.training.state import TrainState
 from discorl.types import Array, Outputs, Params, PyTree, Trajectory, UserError
 
+_T = TypeVar("_T")
 START = "start"  # among the rules to compare with: the inspected one before its discovery
 
 
@@ -85,15 +88,25 @@ class Subject:
         return self.agent.learner.rule
 
 
-def over_agents(subject: Subject, measure: Callable[[Life], PyTree]) -> PyTree:
+def by_agent(subject: Subject, analysis: str, measure: Callable[[Life], _T]) -> list[_T]:
+    """What a function measures of each life, with a line of progress for the analysis."""
+    found: list[_T] = []
+    with Progress(len(subject.lives), "agents", title=analysis, transient=True) as progress:
+        for life in subject.lives:
+            found.append(measure(life))
+            progress.update(len(found))
+    return found
+
+
+def over_agents(subject: Subject, analysis: str, measure: Callable[[Life], PyTree]) -> PyTree:
     """What a function measures of each life, leaves [agents, ...]; dicts become sorted."""
-    found = [measure(life) for life in subject.lives]
+    found = by_agent(subject, analysis, measure)
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 
 
 def read(learner: Learner, state: LearnerState, eta: Params, trajectory: Trajectory) -> Reading:
     """Asks an agent and its target network along trajectories, [T, B]."""
-    _, _, details = learner.update_in_detail(state, eta, trajectory)
+    details = learner.details(state, eta, trajectory)
     outputs, _ = learner.outputs(state.params, trajectory)
     return Reading(trajectory, outputs, details.online, details.target, details.policy)
 
