@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from discorl.agent import frames
 from discorl.agent.frames import Frames
@@ -104,7 +105,7 @@ class Policy:
         state: PolicyState | None = None,
         key: Key | None = None,
         *,
-        action_mask: Any = None,
+        action_mask: ArrayLike | None = None,
     ) -> tuple[Array, PolicyState]:
         """Chooses actions.
 
@@ -152,7 +153,7 @@ class Policy:
         )
         return logits, PolicyState(recurrent_state, recent)
 
-    def _as_mask(self, found: Any, batch: int | None) -> Array:
+    def _as_mask(self, found: ArrayLike, batch: int | None) -> Array:
         mask = jnp.asarray(found, bool)
         expected = (self.num_actions,) if batch is None else (batch, self.num_actions)
         if mask.shape != expected:
