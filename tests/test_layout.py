@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import discorl
-from discorl import envs, rules
+from discorl import NetworkConfig, envs, rules
 from discorl.cli import envs as envs_command
 from discorl.cli import rules as rules_command
 from discorl.envs import suites
@@ -105,7 +105,7 @@ def test_a_torso_inside_the_package(monkeypatch):
         configure(torso="pooled")
     monkeypatch.setitem(standard.ENCODERS, "pooled", standard.Encoder(init, apply))
     names = Literal[(*get_args(standard.Torso), "pooled")]
-    monkeypatch.setattr("discorl.agent.config.Torso", names)
+    monkeypatch.setattr(NetworkConfig.__dataclass_fields__["torso"], "type", names)
     trainer = make_trainer(configure("ppo", "catch", torso="pooled", hidden=(5,)))
     params = jax.eval_shape(trainer.init).learner.params
     assert params["encoder"]["0"]["w"].shape == (1,)

@@ -44,9 +44,7 @@ class RuleEntry:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
-        fields.text("rule")
-        fields.text("label", empty=True)
-        fields.truth("optional")
+        fields.declared()
         if self.seeds is not None:
             fields.integer("seeds", least=1)
         object.__setattr__(self, "label", self.label or _label(self.rule))
@@ -70,8 +68,7 @@ class EnvironmentEntry:
 
     def __post_init__(self) -> None:
         fields = Fields(self)
-        fields.text("env")
-        fields.text("label", empty=True)
+        fields.declared()
         object.__setattr__(self, "label", self.label or self.env)
         with contextlib.suppress(UserError):  # its suite may be installed before the next resume
             object.__setattr__(self, "env", canonical(self.env))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar
 
 from discorl.agent.config import AgentConfig, OptimiserConfig, Schedule
 from discorl.discovery import distributions
@@ -207,11 +207,6 @@ class DiscoverConfig:
         fields = Fields(self)
         fields.declared()
         fields.require(self.bins % 2 == 1, "bins", "an odd number")
-        known = "'scratch', 'muesli', 'imitation:LEAN_RULE', or a learned rule by its name or file"
-        fields.require(isinstance(self.start, str) and self.start != "", "start", known)
-        fields.choice("method", get_args(MethodName))
-        fields.choice("meta_schedule", get_args(Schedule))
-        fields.choice("objective", get_args(Objective))
 
     @property
     def in_pairs(self) -> bool:

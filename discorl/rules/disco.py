@@ -117,7 +117,6 @@ class Disco(Rule):
     def __post_init__(self) -> None:
         super().__post_init__()
         fields = self._fields()
-        fields.text("without")
         for part in sorted(self.ablated - set(ABLATIONS)):
             raise UserError(
                 f"{self.name}: without={self.without}: no part is called {part!r}; "
