@@ -71,15 +71,8 @@ def improved_policy(
     gradient plus a KL to pi_CMPO. Muesli clips only the advantages in pi_CMPO. The tempering lets a
     policy that has only drifted by noise become uniform again.
 
-    Args:
-        trajectory: experience, [T, B].
-        online: the rule's summaries of the network's outputs, [T+1, B, ...].
-        target: likewise for the target network.
-        q_target: returns G, [T, B].
-        clip: of both advantages; 0: the target network's policy, not improved.
-
-    Returns:
-        logits, [T, B, A].
+    Summaries of outputs are [T+1, B, ...], returns G [T, B] and the logits of the result [T, B, A].
+    With a clip of 0, the target network's policy is not improved.
     """
     logits = jax.nn.log_softmax(target["logits"][:-1])
     if clip == 0:
