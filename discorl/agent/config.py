@@ -44,8 +44,7 @@ class NetworkConfig:
     }
 
     def __post_init__(self) -> None:
-        fields = Fields(self)
-        fields.declared()
+        fields = Fields(self).declared()
         named = isinstance(self.network_factory, str) and ":" in self.network_factory
         accepted = "a function, as package.module:function"
         fields.require(self.network_factory is None or named, "network_factory", accepted)
@@ -131,8 +130,7 @@ class AgentConfig:
     }
 
     def __post_init__(self) -> None:
-        fields = Fields(self)
-        fields.declared()
+        fields = Fields(self).declared()
         if self.reward_scale is not None:
             fields.number("reward_scale", above=0)
         fresh = self.batch - self.replayed

@@ -143,11 +143,8 @@ class Policy:
         """Logits, [N, A], and the next state."""
         seen, recent = observation, state.recent
         if self.frame_stack > 1:
-            age = jnp.minimum(recent.age + 1, self.frame_stack - 1)
-            frame = jax.tree.map(
-                lambda old, new: jnp.concatenate([old[1:], new[None]]), recent.frame, observation
-            )
-            seen, recent = frames.window(frame, age, self.frame_stack), Frames(frame, age)
+            recent = frames.push(recent, observation, self.frame_stack)
+            seen = frames.window(recent.frame, recent.age, self.frame_stack)
         logits, recurrent_state = self.learner.policy(
             params, seen, state.recurrent_state, action_mask
         )

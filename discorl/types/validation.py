@@ -18,7 +18,7 @@ import numbers
 import types
 import typing
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from discorl.types.errors import UserError
 from discorl.types.specs import Range
@@ -118,7 +118,7 @@ class Fields:
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self._config, name, value)
 
-    def declared(self) -> None:
+    def declared(self) -> Self:
         """Checks what fields declare: bounds, and by annotation truth values, texts and choices.
 
         A field that a subclass gives another default keeps its bounds.
@@ -132,6 +132,7 @@ class Fields:
         for field in dataclasses.fields(self._config):
             if getattr(self._config, field.name) is not field.default:
                 self._check_annotation(field)
+        return self
 
     def _check_annotation(self, field: dataclasses.Field) -> None:
         name, value, hint = field.name, getattr(self._config, field.name), field.type
