@@ -48,7 +48,7 @@ def isolate(monkeypatch, folder):
 
 
 def another_rule(path: Path) -> Path:
-    eta = weights.load(SMALL).eta
+    eta = weights.load(SMALL)
     eta["gate"]["b"] = eta["gate"]["b"] + np.float32(1)
     weights.save(path, eta, {"seed": 5})
     return path

@@ -13,6 +13,7 @@ from discorl import rules
 from discorl.rules import Disco, Sizes, returns
 from discorl.rules.disco import Targets
 from discorl.rules.files import weights
+from discorl.runs import npz
 from discorl.types import Trajectory
 from discorl.verification.cases import cast
 
@@ -118,7 +119,7 @@ def test_other_sizes_are_valid_and_read_back(sizes, tmp_path):
     plain = jax.tree.map(np.asarray, eta)
     weights.validate(plain)
     weights.save(tmp_path / "rule.npz", plain, {"bins": 5})
-    loaded = weights.load(tmp_path / "rule.npz").eta
+    loaded = weights.load(tmp_path / "rule.npz")
     assert Sizes.of(loaded) == sizes
     with jax.enable_x64(True):
         rule = Disco(sizes=sizes, num_bins=5)
@@ -360,7 +361,7 @@ def test_the_spacing_is_kept_in_the_file_of_a_rule_and_the_published_one_is_1(tm
     assert rules.load(str(tmp_path / "fine.npz"))[0] == fine
     RULE.save(tmp_path / "plain.npz", eta)
     assert rules.load(str(tmp_path / "plain.npz"))[0] == RULE
-    assert weights.load(tmp_path / "plain.npz").metadata == {"bins": 5, "without": "none"}
+    assert npz.read(tmp_path / "plain.npz").metadata == {"bins": 5, "without": "none"}
     weights.save(tmp_path / "published.npz", jax.tree.map(np.asarray, eta))
     published, _ = rules.load(str(tmp_path / "published.npz"))
     assert (published.num_bins, published.bin_spacing, published.return_span) == (601, 1.0, 30.0)

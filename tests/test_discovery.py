@@ -31,6 +31,7 @@ from discorl.discovery import loop, methods
 from discorl.discovery.population import Population
 from discorl.discovery.start import keys_of, starting_rule
 from discorl.rules.files import weights
+from discorl.runs import npz
 from discorl.runs.metrics import RETURN, SCORE, WALL_TIME
 from discorl.types import UserError
 
@@ -177,10 +178,11 @@ def test_the_best_rule_is_the_one_with_the_highest_score(whole):
         assert len(parts) == len(TINY["evaluate_on"])
         assert float(row[SCORE]) == pytest.approx(np.mean(parts))
     assert whole.best_score == pytest.approx(max(scores))
-    best = weights.load(whole.path / "best.npz")
-    assert_same(best.eta, whole.best_eta)
-    assert best.metadata["meta_steps"] == int(evaluations[np.argmax(scores)]["update"])
-    assert best.metadata["score"] == pytest.approx(max(scores))
+    best = whole.path / "best.npz"
+    assert_same(weights.load(best), whole.best_eta)
+    metadata = npz.read(best).metadata
+    assert metadata["meta_steps"] == int(evaluations[np.argmax(scores)]["update"])
+    assert metadata["score"] == pytest.approx(max(scores))
     again = loop.Scoring(whole.config, whole.rule, None)(whole.best_eta)
     assert again.mean == pytest.approx(max(scores), abs=1e-6)
     name = TINY["evaluate_on"][0].env
@@ -190,12 +192,12 @@ def test_the_best_rule_is_the_one_with_the_highest_score(whole):
 
 
 def test_a_rule_file_knows_where_it_comes_from(whole):
-    file = weights.load(whole.path / "rule.npz")
-    assert file.metadata["meta_steps"] == 8
-    assert file.metadata["bins"] == 5
-    assert file.metadata["seed"] == 0
-    assert file.metadata["discorl"] == discorl.__version__
-    assert discorl.configure_discovery(**file.metadata["config"]) == CONFIG
+    metadata = npz.read(whole.path / "rule.npz").metadata
+    assert metadata["meta_steps"] == 8
+    assert metadata["bins"] == 5
+    assert metadata["seed"] == 0
+    assert metadata["discorl"] == discorl.__version__
+    assert discorl.configure_discovery(**metadata["config"]) == CONFIG
     rule, eta = discorl.load_rule(str(whole.path / "rule.npz"))
     assert (rule.num_bins, rule.sizes) == (5, CONFIG.sizes)
     assert_same(eta, whole.eta)
@@ -232,7 +234,7 @@ def test_a_run_that_is_killed_and_stopped_ends_like_one_that_is_not(whole, tmp_p
     process = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert process.returncode == -signal.SIGKILL, process.stderr
     assert table(run, "metrics")[-1]["update"] == "5"
-    assert weights.load(run / "rule.npz").metadata["meta_steps"] == 4
+    assert npz.read(run / "rule.npz").metadata["meta_steps"] == 4
     # A file that is younger than the checkpoint, as after a kill between the two.
     weights.save(run / "best.npz", jax.tree.map(np.asarray, ETA), {"bins": 5})
 
@@ -247,7 +249,7 @@ def test_a_run_that_is_killed_and_stopped_ends_like_one_that_is_not(whole, tmp_p
         patch.setattr(Population, "meta_step", interrupted)
         with pytest.raises(KeyboardInterrupt, match="stopped; continue with resume="):
             discorl.discover(resume=run)
-    assert weights.load(run / "rule.npz").metadata["meta_steps"] == 5
+    assert npz.read(run / "rule.npz").metadata["meta_steps"] == 5
     assert [row["update"] for row in table(run, "evaluation")] == ["0", "3"]
     assert discorl.discover(resume=run).finished
     assert_same_runs(run, whole.path)
@@ -323,7 +325,7 @@ def test_the_command(whole, capsys, tmp_path):
     assert code == 0
     data = json.loads(output)
     assert (data["meta_steps"], data["finished"]) == (2, True)
-    assert_same(weights.load(tmp_path / "run" / "best.npz").eta, weights.load(data["best"]).eta)
+    assert_same(weights.load(tmp_path / "run" / "best.npz"), weights.load(data["best"]))
     code, output, _ = outcome(capsys, "--resume", whole.path)
     assert code == 0
     assert f"next: discorl train --rule {whole.path}/best.npz" in output
@@ -341,4 +343,4 @@ def test_without_a_score_no_rule_is_called_the_best(whole, capsys, tmp_path):
     assert "score with fresh agents: none" in output
     assert f"next: discorl train --rule {run}/rule.npz" in output
     assert "best.npz" not in output
-    assert weights.load(run / "best.npz").metadata["score"] is None
+    assert npz.read(run / "best.npz").metadata["score"] is None

@@ -80,7 +80,7 @@ def test_networks_of_other_libraries_with_a_discovered_rule(
     name, golden, tmp_path, monkeypatch, capsys
 ):
     rule = tmp_path / "tiny.npz"
-    weights.save(rule, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
+    weights.save(rule, weights.load(golden / "meta_network.npz"), {"bins": 21})
     out = run(name, monkeypatch, capsys, "--updates", "2", "--rule", str(rule))
     assert "mean return" in out
 

@@ -74,7 +74,7 @@ def test_suites_train_with_a_discovered_rule(name, packages, golden, tmp_path, m
     if "crafter" in packages:
         shrink_crafter(monkeypatch)
     rule = tmp_path / "tiny.npz"
-    weights.save(rule, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
+    weights.save(rule, weights.load(golden / "meta_network.npz"), {"bins": 21})
     result = discorl.train(**SMALL | {"env": name, "rule": str(rule)}, out=tmp_path / "run")
     assert np.isfinite(result.metrics[TOTAL_LOSS]).all()
     film = None if name.startswith("nethack") else tmp_path / "episode.gif"

@@ -123,7 +123,7 @@ class Endless(Clock):
 
 def test_a_discovered_rule_learns_on_the_host(golden, tmp_path):
     rule = tmp_path / "tiny.npz"
-    weights.save(rule, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
+    weights.save(rule, weights.load(golden / "meta_network.npz"), {"bins": 21})
     result = discorl.train(**TINY | {"rule": str(rule), "updates": 2}, environment=Clocks())
     assert np.isfinite(result.metrics[TOTAL_LOSS]).all()
 

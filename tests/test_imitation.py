@@ -15,6 +15,7 @@ from discorl.discovery.population import Population
 from discorl.rules import returns
 from discorl.rules.files import weights
 from discorl.rules.regularisers import LEAST, TEMPER, improved_policy
+from discorl.runs import npz
 from discorl.types import Trajectory, UserError, settings
 
 
@@ -193,13 +194,14 @@ def test_a_meta_network_comes_to_imitate():
 def test_discovery_starts_from_an_imitation_and_resumes_from_it(start_from, tmp_path, monkeypatch):
     given = TINY | {"start": start_from, "imitation_steps": 3, "meta_steps": 2}
     discorl.discover(**given, out=tmp_path / "run")
-    start = weights.load(tmp_path / "run" / "start.npz")
-    assert (start.metadata["bins"], start.metadata["meta_steps"]) == (5, 0)
-    assert start.metadata["config"]["start"] == start_from
-    assert not np.array_equal(start.eta["pi_hat"]["w"], ETA["pi_hat"]["w"])
+    start = tmp_path / "run" / "start.npz"
+    metadata = npz.read(start).metadata
+    assert (metadata["bins"], metadata["meta_steps"]) == (5, 0)
+    assert metadata["config"]["start"] == start_from
+    assert not np.array_equal(weights.load(start)["pi_hat"]["w"], ETA["pi_hat"]["w"])
     monkeypatch.setattr("discorl.discovery.loop.imitate", None)  # not again
     resumed = discorl.discover(resume=tmp_path / "run")
-    assert_same(resumed.eta, weights.load(tmp_path / "run" / "rule.npz").eta)
+    assert_same(resumed.eta, weights.load(tmp_path / "run" / "rule.npz"))
 
 
 def test_other_rules_made_by_hand_are_no_start():

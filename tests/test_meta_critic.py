@@ -10,7 +10,6 @@ from discoveries import TINY
 
 import discorl
 from discorl.discovery import meta_critic
-from discorl.discovery.agents import with_critic
 from discorl.discovery.meta_critic import PRIOR, STAGES
 from discorl.discovery.population import Population
 from discorl.envs import families
@@ -219,7 +218,7 @@ def test_agents_are_judged_by_the_critic_and_the_critic_learns_from_them(env, ex
     def judged_by(coefficients):
         """The meta-gradient under such coefficients of the critic."""
         agents = jax.tree.map(jnp.copy, state.blocks[0])  # which are used up
-        agents = with_critic(agents, jnp.array(coefficients))
+        agents = population.groups[0].with_critic(agents, jnp.array(coefficients))
         gradient, _, _ = population.groups[0].meta_step(eta, agents)
         return np.concatenate([x.ravel() for x in jax.tree.leaves(gradient)])
 

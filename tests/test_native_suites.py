@@ -64,7 +64,7 @@ def test_adapters_keep_the_contract(name):
 @every_suite(long=("pgx", "craftax"))
 def test_agents_are_trained_and_evaluated(name, golden, tmp_path):
     rule = tmp_path / "tiny.npz"
-    weights.save(rule, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
+    weights.save(rule, weights.load(golden / "meta_network.npz"), {"bins": 21})
     result = discorl.train(
         rule=str(rule),
         env=name,

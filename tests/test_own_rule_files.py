@@ -186,7 +186,7 @@ def test_parameters_without_an_effect_are_told():
 
 
 def test_disco_keeps_its_published_file(tmp_path, golden):
-    eta = rules.weights.load(golden / "meta_network.npz").eta
+    eta = rules.weights.load(golden / "meta_network.npz")
     rule = Disco(sizes=rules.Sizes.of(eta), num_bins=21)
     rule.save(tmp_path / "rule.npz", eta)
     assert npz.read(tmp_path / "rule.npz").metadata == {"bins": 21, "without": "none"}

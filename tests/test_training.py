@@ -44,7 +44,7 @@ TINY = SMALL | {
 def tiny_rule(golden, tmp_path_factory):
     """The golden rule as a file that knows its number of bins."""
     path = tmp_path_factory.mktemp("rules") / "tiny.npz"
-    weights.save(path, weights.load(golden / "meta_network.npz").eta, {"bins": 21})
+    weights.save(path, weights.load(golden / "meta_network.npz"), {"bins": 21})
     return path
 
 

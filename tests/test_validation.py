@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -64,13 +64,19 @@ class Inner:
 class Outer:
     part: Inner = Inner(depth=3)
     span: Range = bounded(Range(0.0, 1.0), least=0, most=1)
+    dry: bool = False
+    kind: Literal["short", "long"] = "short"
+    label: str = ""
+    name: str = "outer"
+    path: str | None = None
 
     def __post_init__(self):
         validation.Fields(self, "outer").declared()
 
 
 def test_flat_names_reach_nested_parts():
-    assert settings.names(Outer) == ("depth", "width", "span")
+    others = ("dry", "kind", "label", "name", "path")
+    assert settings.names(Outer) == ("depth", "width", "span", *others)
     config = settings.replace(Outer(), width=[4, 5], span=Range(0, 1))
     assert config == Outer(Inner(3, (4, 5)))
     for values in ({"depth": 7}, {"part": {"depth": 7}}, {"part": Inner(7)}):
@@ -93,8 +99,21 @@ def test_flat_names_reach_nested_parts():
         ({"span": Range(0.5, math.nan)}, "outer: span is 0.5..nan; expected from 0 to 1"),
         ({"span": (0.1, 0.2, 0.3)}, r"outer: span is \(0.1, 0.2, 0.3\); expected a number, or a r"),
         ({"span": 2.0}, r"outer: span is 2.0\.\.2.0; expected from 0 to 1"),
+        ({"dry": 1}, "outer: dry is 1; expected true or false"),
+        ({"kind": "wide"}, "outer: kind is 'wide'; expected one of short, long"),
+        ({"kind": None}, "outer: kind is None; expected one of short, long"),
+        ({"label": 3}, "outer: label is 3; expected a text"),
+        ({"name": ""}, "outer: name is ''; expected a text"),
+        ({"name": None}, "outer: name is None; expected a text"),
+        ({"path": "a\0b"}, r"outer: path is 'a\\x00b'; expected a text"),
     ],
 )
 def test_mistakes_are_named(values, message):
     with pytest.raises(UserError, match=f"^{message}"):
         settings.build(Outer, values, "file: ")
+
+
+def test_annotations_accept_what_they_say():
+    values = {"dry": True, "kind": "long", "label": "", "name": "x", "path": None}
+    assert settings.flatten(Outer, settings.build(Outer, values)).items() >= values.items()
+    assert settings.build(Outer, {"path": "y"}).path == "y"

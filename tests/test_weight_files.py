@@ -75,7 +75,7 @@ def test_flipped_bytes_never_raise_anything_else(tmp_path_factory, data):
     except UserError as error:
         assert str(path) in str(error)
     else:
-        assert weights.describe(loaded.eta)["prediction_size"] == 12
+        assert weights.describe(loaded)["prediction_size"] == 12
 
 
 class Explosive:
@@ -141,7 +141,7 @@ def test_odd_archives_are_refused(tmp_path):
 
 
 def test_a_refused_save_leaves_the_old_file(tmp_path):
-    eta = weights.load(SMALL).eta
+    eta = weights.load(SMALL)
     path = tmp_path / "rule.npz"
     weights.save(path, eta, {"version": 1})
     before = path.read_bytes()
@@ -153,7 +153,7 @@ def test_a_refused_save_leaves_the_old_file(tmp_path):
 
 
 def test_a_file_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path):
-    eta = weights.load(SMALL).eta
+    eta = weights.load(SMALL)
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(UserError, match=r"folder: is a folder; expected a regular file"):
@@ -164,13 +164,13 @@ def test_a_file_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path):
 
 
 def test_a_saved_file_has_the_usual_permissions(tmp_path):
-    weights.save(tmp_path / "rule.npz", weights.load(SMALL).eta)
+    weights.save(tmp_path / "rule.npz", weights.load(SMALL))
     (tmp_path / "other").touch()
     assert (tmp_path / "rule.npz").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 def test_metadata_is_stored_as_plain_json(tmp_path):
-    weights.save(tmp_path / "rule.npz", weights.load(SMALL).eta, {"seed": 1})
+    weights.save(tmp_path / "rule.npz", weights.load(SMALL), {"seed": 1})
     with np.load(tmp_path / "rule.npz", allow_pickle=False) as file:
         assert file["metadata"].dtype == np.uint8
         assert json.loads(file["metadata"].tobytes()) == {"seed": 1}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rule_files import SMALL
 
 from discorl.rules.files import weights
+from discorl.runs import npz
 from discorl.types import UserError
 
 META_RNN = "lstm/~/meta_lstm/~unroll/"
@@ -42,19 +43,18 @@ def path(request):
 
 
 def test_import_then_export_keeps_every_name_and_bit(path, tmp_path):
-    rule = weights.load(path)
     copy = tmp_path / "copy.npz"
-    weights.save(copy, rule.eta)
+    weights.save(copy, weights.load(path))
     with np.load(path) as original, np.load(copy, allow_pickle=False) as exported:
         assert_same_bits(dict(original), dict(exported))
-    assert rule.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert rule.metadata == {}
-    assert rule.path == path
+    archive = npz.read(path)
+    assert archive.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert archive.metadata == {}
 
 
 def test_tree_follows_the_published_names():
     arrays = small_arrays()
-    eta = weights.load(SMALL).eta
+    eta = weights.load(SMALL)
     places = {
         "lstm/mlp/~/linear_0": eta["y_net"][0],
         "lstm/mlp_1/~/linear_1": eta["z_net"][1],
@@ -82,7 +82,7 @@ def test_tree_follows_the_published_names():
 
 
 def test_describe_gives_the_sizes_of_the_small_rule():
-    assert weights.describe(weights.load(SMALL).eta) == {
+    assert weights.describe(weights.load(SMALL)) == {
         "prediction_size": 12,
         "trajectory_lstm": 10,
         "y_net": [6, 1],
@@ -101,11 +101,11 @@ def test_describe_gives_the_sizes_of_the_small_rule():
 
 
 def test_metadata_survives_and_equal_input_gives_equal_bytes(tmp_path):
-    eta = weights.load(SMALL).eta
+    eta = weights.load(SMALL)
     metadata = {"seed": 3, "config": {"bins": [-10, 10], "name": "é"}, "note": None}
     weights.save(tmp_path / "a.npz", eta, metadata)
     weights.save(tmp_path / "b.npz", eta, dict(reversed(metadata.items())))
-    assert weights.load(tmp_path / "a.npz").metadata == metadata
+    assert npz.read(tmp_path / "a.npz").metadata == metadata
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     weights.save(tmp_path / "c.npz", eta, {"seed": 4})
     assert (tmp_path / "a.npz").read_bytes() != (tmp_path / "c.npz").read_bytes()
@@ -115,11 +115,11 @@ def test_fortran_order_and_compression_do_not_matter(tmp_path):
     arrays = small_arrays()
     swapped = {name: np.asfortranarray(array) for name, array in arrays.items()}
     np.savez_compressed(tmp_path / "swapped.npz", **swapped)
-    eta = weights.load(tmp_path / "swapped.npz").eta
+    eta = weights.load(tmp_path / "swapped.npz")
     for name, array in weights.flatten(eta).items():
         np.testing.assert_array_equal(array, arrays[name])
     weights.save(tmp_path / "a.npz", eta)
-    weights.save(tmp_path / "b.npz", weights.load(SMALL).eta)
+    weights.save(tmp_path / "b.npz", weights.load(SMALL))
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
@@ -188,11 +188,11 @@ def test_any_consistent_rule_survives_the_file(tmp_path_factory, eta, metadata):
     path = tmp_path_factory.mktemp("rules") / "rule.npz"
     weights.save(path, eta, metadata)
     loaded = weights.load(path)
-    assert_same_bits(weights.flatten(loaded.eta), weights.flatten(eta))
-    assert loaded.metadata == metadata
-    assert len(loaded.eta["y_net"]) == len(eta["y_net"])
-    assert len(loaded.eta["meta_rnn"]["input"]) == len(eta["meta_rnn"]["input"])
-    assert weights.describe(loaded.eta) == weights.describe(eta)
+    assert_same_bits(weights.flatten(loaded), weights.flatten(eta))
+    assert npz.read(path).metadata == metadata
+    assert len(loaded["y_net"]) == len(eta["y_net"])
+    assert len(loaded["meta_rnn"]["input"]) == len(eta["meta_rnn"]["input"])
+    assert weights.describe(loaded) == weights.describe(eta)
 
 
 @settings(max_examples=60, deadline=None)
@@ -314,7 +314,7 @@ def test_an_unrelated_npz_is_not_a_rule(tmp_path):
 
 
 def test_malformed_trees_are_refused(tmp_path):
-    eta = weights.load(SMALL).eta
+    eta = weights.load(SMALL)
     without_gate = {name: part for name, part in eta.items() if name != "gate"}
     stray = {**eta, "extra": eta["gate"]}
     meta_rnn = {**eta["meta_rnn"], "input": ()}
@@ -351,4 +351,4 @@ def test_malformed_metadata_is_refused(array, said, tmp_path):
 @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
 def test_metadata_that_is_not_json_is_not_written(value, tmp_path):
     with pytest.raises(UserError, match="metadata cannot be written as JSON"):
-        weights.save(tmp_path / "x.npz", weights.load(SMALL).eta, {"value": value})
+        weights.save(tmp_path / "x.npz", weights.load(SMALL), {"value": value})

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from discorl.networks.standard import Torso
 from discorl.types import UserError
@@ -44,12 +44,10 @@ class NetworkConfig:
     }
 
     def __post_init__(self) -> None:
-        fields = Fields(self)
-        fields.declared()
+        fields = Fields(self).declared()
         named = isinstance(self.network_factory, str) and ":" in self.network_factory
         accepted = "a function, as package.module:function"
         fields.require(self.network_factory is None or named, "network_factory", accepted)
-        fields.choice("torso", get_args(Torso))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +82,7 @@ class OptimiserConfig:
     }
 
     def __post_init__(self) -> None:
-        fields = Fields(self)
-        fields.declared()
-        fields.choice("schedule", get_args(Schedule))
+        Fields(self).declared()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +130,7 @@ class AgentConfig:
     }
 
     def __post_init__(self) -> None:
-        fields = Fields(self)
-        fields.declared()
+        fields = Fields(self).declared()
         if self.reward_scale is not None:
             fields.number("reward_scale", above=0)
         fresh = self.batch - self.replayed

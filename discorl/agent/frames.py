@@ -72,6 +72,14 @@ def window(frame: PyTree, age: Array, size: int) -> PyTree:
     return jax.tree.map(lambda x: x[0], expand(Frames(frame, age[None]), size))
 
 
+def push(frames: Frames, observation: PyTree, size: int) -> Frames:
+    """The last `size` frames, leaves [size, ...], after another one."""
+    frame = jax.tree.map(
+        lambda old, new: jnp.concatenate([old[1:], new[None]]), frames.frame, observation
+    )
+    return Frames(frame, jnp.minimum(frames.age + 1, size - 1))
+
+
 def with_stacks(trajectory: Trajectory, size: int) -> Trajectory:
     """The trajectory with stacks as observations, for the learner."""
     if size == 1:
@@ -116,10 +124,7 @@ class FrameStack(Environment[tuple[State, Frames]], Generic[State]):
     ) -> tuple[tuple[State, Frames], Step]:
         inner, frames = state
         inner, step = self.inner.step(inner, action, key)
-        frame = jax.tree.map(
-            lambda old, new: jnp.concatenate([old[1:], new[None]]), frames.frame, step.observation
-        )
-        frames = Frames(frame, jnp.minimum(frames.age + 1, self.size - 1))
+        frames = push(frames, step.observation, self.size)
         return (inner, frames), dataclasses.replace(step, observation=frames)
 
     def action_mask(self, state: tuple[State, Frames]) -> Array | None:

@@ -10,7 +10,7 @@ import optax
 
 from discorl.agent.optimiser import Optimiser, with_schedule_steps
 from discorl.networks import Network, Parts, check_outputs, parts_of
-from discorl.rules.base import Rule
+from discorl.rules.base import Rule, summaries
 from discorl.rules.returns import entropy
 from discorl.runs.metrics import TOTAL_LOSS
 from discorl.types import Array, Key, Metrics, Outputs, OutputSpec, Params, PyTree, Trajectory
@@ -240,16 +240,11 @@ class Learner:
         """The rule's summaries of all outputs, [T+1, B, ...]."""
         batch = trajectory.action.shape[1]
 
-        def summaries(outputs: Outputs) -> Outputs:
-            named = {n: self.rule.summarise(eta, n, x) for n, x in outputs.items()}
-            return {n: x for n, x in named.items() if x is not None}
-
         def of_actions(root: PyTree) -> Outputs:
-            return summaries(self.parts.all_actions(params, root))
+            return summaries(self.rule, eta, self.parts.all_actions(params, root))
 
-        state = summaries(
-            {n: outputs[n].reshape(-1, *outputs[n].shape[2:]) for n in self.spec.state}
-        )
+        rows = {n: outputs[n].reshape(-1, *outputs[n].shape[2:]) for n in self.spec.state}
+        state = summaries(self.rule, eta, rows)
         action = _in_pieces(of_actions, root, self._pieces(root)) if self.spec.action else {}
         return {n: x.reshape(-1, batch, *x.shape[1:]) for n, x in (state | action).items()}
 

@@ -1,4 +1,8 @@
-"""Replay: a ring buffer of recent trajectories on the device, as pure functions."""
+"""Replay: a ring buffer of recent trajectories on the device, as pure functions.
+
+It is ours because it stores trajectories whole, with their last observation, recurrent state, masks
+and fillers.
+"""
 
 import dataclasses
 

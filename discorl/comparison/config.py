@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from discorl import rules
 from discorl.comparison import suite_files
@@ -72,12 +72,7 @@ class ComparisonConfig:
             for entry, folder in zip(entries, folders, strict=True):
                 if folders.count(folder) > 1:
                     raise UserError(f"{name}: {entry.label!r} appears twice; give it another label")
-        fields = Fields(self)
-        fields.declared()
-        fields.truth("keep_checkpoints")
-        fields.text("name")
-        fields.text("about", empty=True)
-        fields.choice("tune", get_args(Tuning))
+        Fields(self).declared()
         if self.search is not None and self.learning_rates:
             refuse("learning_rates", self.learning_rates, "none with method 'tpe', see over")
         for rule in self.rules:

@@ -43,10 +43,7 @@ class RuleEntry:
     """Whether to skip a published rule that has not been fetched; `about` then says so."""
 
     def __post_init__(self) -> None:
-        fields = Fields(self)
-        fields.text("rule")
-        fields.text("label", empty=True)
-        fields.truth("optional")
+        fields = Fields(self).declared()
         if self.seeds is not None:
             fields.integer("seeds", least=1)
         object.__setattr__(self, "label", self.label or _label(self.rule))
@@ -69,9 +66,7 @@ class EnvironmentEntry:
     """Training settings in this environment."""
 
     def __post_init__(self) -> None:
-        fields = Fields(self)
-        fields.text("env")
-        fields.text("label", empty=True)
+        fields = Fields(self).declared()
         object.__setattr__(self, "label", self.label or self.env)
         with contextlib.suppress(UserError):  # its suite may be installed before the next resume
             object.__setattr__(self, "env", canonical(self.env))

@@ -64,14 +64,6 @@ def critic_of(
     return meta_critic.Critic(state.critic[stage], exact)
 
 
-def with_critic(agents: PyTree, coefficients: Array) -> PyTree:
-    """Replaces the meta-critic's coefficients, [STAGES, 3], in the agents of a group."""
-    if isinstance(agents, tuple):  # on the host
-        return tuple(dataclasses.replace(agent, critic=coefficients) for agent in agents)
-    spread = jnp.broadcast_to(coefficients, agents.critic.shape)
-    return dataclasses.replace(agents, critic=spread)
-
-
 def draw_lifetime(key: Key, lifetimes: Sequence[int]) -> Array:
     """Draws one of the lengths, [] int32, with a probability proportional to its inverse."""
     lengths = jnp.array(lifetimes, jnp.int32)

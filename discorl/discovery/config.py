@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar
 
 from discorl.agent.config import AgentConfig, OptimiserConfig, Schedule
 from discorl.discovery import distributions
@@ -142,16 +142,8 @@ class DiscoverConfig:
     """Transitions of each trajectory of the validation rollout."""
     entropy_cost: float = bounded(0.01, least=0)
     """Reward for the policy's entropy on the validation data."""
-    prediction_entropy_cost: float = bounded(0.001, least=0)
-    """Reward for the entropy of y and z."""
-    target_mean_cost: float = bounded(0.001, least=0)
-    """Penalty on the squared mean of the targets' logits."""
-    target_kl_cost: float = bounded(0.01, least=0)
-    """Penalty on the distance of pi_hat from the target network's policy."""
-    target_improvement: float = bounded(0.0, least=0)
-    """How much that policy is improved first: the clip of the advantages that improve it, for all
-    actions and for the actions taken (1 in Muesli); 0, as in the paper: not at all. A new rule
-    starts learning much earlier with it."""
+    regularisers: Regularisers = Regularisers()
+    """Regularisers of a Disco rule."""
     mixed_mode: bool = False
     """Whether the agents' gradient is differentiated forward over backward: the same result, with a
     different use of memory and time."""
@@ -204,14 +196,8 @@ class DiscoverConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "population", _tasks("population", self.population, GroupConfig))
         object.__setattr__(self, "evaluate_on", _tasks("evaluate_on", self.evaluate_on, TaskConfig))
-        fields = Fields(self)
-        fields.declared()
+        fields = Fields(self).declared()
         fields.require(self.bins % 2 == 1, "bins", "an odd number")
-        known = "'scratch', 'muesli', 'imitation:LEAN_RULE', or a learned rule by its name or file"
-        fields.require(isinstance(self.start, str) and self.start != "", "start", known)
-        fields.choice("method", get_args(MethodName))
-        fields.choice("meta_schedule", get_args(Schedule))
-        fields.choice("objective", get_args(Objective))
 
     @property
     def in_pairs(self) -> bool:
@@ -237,16 +223,6 @@ class DiscoverConfig:
             meta_input=(self.net_width,),
             meta_embedding_net=nets,
             meta_policy_net=blocks,
-        )
-
-    @property
-    def regularisers(self) -> Regularisers:
-        """Regularisers of a Disco rule."""
-        return Regularisers(
-            prediction_entropy=self.prediction_entropy_cost,
-            target_mean=self.target_mean_cost,
-            target_kl=self.target_kl_cost,
-            target_improvement=self.target_improvement,
         )
 
     def groups(self) -> list[Group]:

@@ -12,11 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.agent.replay import ReplayState
-from discorl.discovery.agents import (
-    AgentState,
-    BaseAgents,
-    critic_of,
-)
+from discorl.discovery.agents import AgentState, BaseAgents, critic_of
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.meta_gradient import Update
 from discorl.envs.host import HostEnvironment
@@ -174,6 +170,9 @@ class HostAgents(BaseAgents):
             self._actors.pop(first + i).close()
         fresh = self._begin(state[i].key, state[i].lives + 1)
         return (*state[:i], fresh, *state[i + 1 :])
+
+    def with_critic(self, state: HostStates, coefficients: Array) -> HostStates:
+        return tuple(dataclasses.replace(agent, critic=coefficients) for agent in state)
 
     def close(self) -> None:
         while self._actors:

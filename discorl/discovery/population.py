@@ -13,7 +13,7 @@ import optax
 
 from discorl import envs
 from discorl.discovery import blocks, meta_critic
-from discorl.discovery.agents import Agents, AgentState, with_critic
+from discorl.discovery.agents import Agents, AgentState
 from discorl.discovery.combination import Combination
 from discorl.discovery.config import DiscoverConfig, Group
 from discorl.discovery.host_agents import HostAgents
@@ -62,6 +62,9 @@ class AgentGroup(Protocol):
     def restart(self, state: Any, i: int, first: int = 0) -> Any:
         """Starts a new life of agent `i` of a block; the state is donated."""
 
+    def with_critic(self, state: Any, coefficients: Array) -> Any:
+        """Replaces the meta-critic's coefficients, [STAGES, 3], in the agents of a block."""
+
     def close(self) -> None:
         """Closes environments on the host; another meta-step would start new ones."""
         return
@@ -97,6 +100,10 @@ class _CompiledAgents(AgentGroup):
 
     def restart(self, state: AgentState, i: int, first: int = 0) -> AgentState:
         return self._place(state, self.begin(state.key[i], state.lives[i] + 1), i)
+
+    def with_critic(self, state: AgentState, coefficients: Array) -> AgentState:
+        spread = jnp.broadcast_to(coefficients, state.critic.shape)
+        return dataclasses.replace(state, critic=spread)
 
 
 def _make_group(
@@ -206,14 +213,14 @@ class Population:
         """
         # Blocks that may fail come first, before any array is donated, and fail in all processes.
         on_host = [i for i in self._own if self.groups[self.blocks[i].group].on_host]
-        lived: dict[int, Any] = {}
+        results: dict[int, Any] = {}
         if self.host_environments:
-            processes.together(lambda: lived.update(self._live(state, on_host)))
-        lived |= self._live(state, [i for i in self._own if i not in on_host])
-        gradients = {i: result[0] for i, result in lived.items()}
+            processes.together(lambda: results.update(self._run_windows(state, on_host)))
+        results |= self._run_windows(state, [i for i in self._own if i not in on_host])
+        gradients = {i: result[0] for i, result in results.items()}
         eta, optimizers, whole, norms = self._combination(state.eta, state.optimizers, gradients)
         by_agent = self._gather(
-            {i: result[2] | {"meta/gradient_norm": norms[i]} for i, result in lived.items()}
+            {i: result[2] | {"meta/gradient_norm": norms[i]} for i, result in results.items()}
         )
         kept = self._combination.is_kept(by_agent["meta/gradient_norm"])
         by_agent["meta/dropped"] = np.asarray(state.dropped + ~kept)
@@ -229,16 +236,16 @@ class Population:
         state = PopulationState(
             eta=eta,
             eta_ema=self._update_ema(state.eta_ema, eta),
-            blocks=tuple(lived[i][1] if i in lived else None for i in range(len(self.blocks))),
+            blocks=tuple(results[i][1] if i in results else None for i in range(len(self.blocks))),
             optimizers=optimizers,
             dropped=jnp.asarray(by_agent["meta/dropped"]),
             critic=state.critic,
             pairs=evolution,
         )
         state = self.restart(state, np.flatnonzero(over).tolist())
-        return self._judge(state, by_agent, over), whole, by_agent
+        return self._update_critic(state, by_agent, over), whole, by_agent
 
-    def _judge(
+    def _update_critic(
         self, state: PopulationState, by_agent: Columns, over: np.ndarray
     ) -> PopulationState:
         """Trains the meta-critic on the windows, and gives all agents its new coefficients."""
@@ -254,11 +261,12 @@ class Population:
         )
         states = list(state.blocks)
         for i in self._own:
-            coefficients = critic.coefficients[self.blocks[i].group]
-            states[i] = with_critic(states[i], jax.device_put(coefficients, self.devices[i]))
+            group = self.blocks[i].group
+            coefficients = jax.device_put(critic.coefficients[group], self.devices[i])
+            states[i] = self.groups[group].with_critic(states[i], coefficients)
         return dataclasses.replace(state, blocks=tuple(states), critic=critic)
 
-    def _live(self, state: PopulationState, chosen: Sequence[int]) -> dict[int, Any]:
+    def _run_windows(self, state: PopulationState, chosen: Sequence[int]) -> dict[int, Any]:
         """Runs blocks: those of one device in sequence, devices in parallel."""
         results: dict[int, Any] = {}
         held: dict[jax.Device, list[int]] = {}

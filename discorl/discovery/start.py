@@ -94,7 +94,7 @@ def check_start(config: DiscoverConfig, rule: Rule, host_environments: Sequence[
             f"start is {config.start!r}, which learns in environments written in JAX only, and "
             f"{host_environments[0]} is on the host: expected a rule or {SCRATCH!r}"
         )
-    if "q" in rule.ablated and (imitates or config.target_improvement > 0):
+    if "q" in rule.ablated and (imitates or config.regularisers.target_improvement > 0):
         raise UserError(
             "the rule is without q, whose advantages would improve its policy targets: expected "
             "target_improvement 0 and a start that imitates no other rule"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from discorl.discovery.lives import Record
 from discorl.rules import Rule
@@ -65,8 +66,7 @@ class EvolutionConfig:
     to this power."""
 
     def __post_init__(self) -> None:
-        fields = Fields(self)
-        fields.declared()
+        fields = Fields(self).declared()
         fields.integer("longest_life", least=self.shortest_life)
 
     def length(self, place: float) -> int:
@@ -199,7 +199,7 @@ class Strategy:
         metrics = {
             "meta/agreement": _cosine(first, second),
             "meta/momentum": self._rms(mean) / (size + 1e-12),
-            "meta/moved": _norm(jax.tree.map(jnp.subtract, moved, eta)),
+            "meta/moved": optax.tree.norm(jax.tree.map(jnp.subtract, moved, eta)),
         }
         return moved, Momentum(mean, size), metrics
 
@@ -208,7 +208,7 @@ class Strategy:
         sizes = jax.tree_util.tree_map_with_path(
             lambda path, x: x.size if self.scale(path) else 0, gradient
         )
-        return _norm(gradient) / np.sqrt(max(1, sum(jax.tree.leaves(sizes))))
+        return optax.tree.norm(gradient) / np.sqrt(max(1, sum(jax.tree.leaves(sizes))))
 
 
 def named_scales(named: Sequence[str], rule: Rule) -> Mapping[str, float]:
@@ -256,11 +256,7 @@ def _draw(key: Key, leaf: Array, *, pairs: int, rank: int) -> Array:
     return jnp.einsum("pir,pjr->pij", left, right) / np.sqrt(rank)
 
 
-def _norm(tree: Params) -> Array:
-    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)))
-
-
 def _cosine(first: Params, second: Params) -> Array:
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     product = sum(jnp.sum(x * y) for x, y in pairs)
-    return product / (_norm(first) * _norm(second) + 1e-12)
+    return product / (optax.tree.norm(first) * optax.tree.norm(second) + 1e-12)

@@ -43,13 +43,7 @@ def init_convolutions(
 def convolutions(layers: Params, image: Array, first: Sequence[tuple[int, int]] = ()) -> Array:
     """Encodes images, [N, height, width, channels] -> [N, features].
 
-    Args:
-        layers: from `init_convolutions`.
-        image: the images.
-        first: sides and strides of the first layers; all others are 3 x 3 with stride 1.
-
-    Raises:
-        UserError: the image is too small for this number of layers.
+    `first` holds sides and strides of the first layers; all others are 3 x 3 with stride 1.
     """
     x = image
     for i in range(len(layers)):

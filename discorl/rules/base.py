@@ -68,8 +68,7 @@ class Rule(abc.ABC):
             cls.name = cls.__name__
 
     def __post_init__(self) -> None:
-        fields = self._fields()
-        fields.declared()
+        fields = self._fields().declared()
         fields.integer("epochs", "minibatches", least=1)
 
     def _fields(self) -> Fields:
@@ -260,6 +259,12 @@ class Rule(abc.ABC):
     def _params_like(self) -> Params:
         with jax.enable_x64(False):  # files hold float32 at any precision of the process
             return jax.eval_shape(self.init_params, jax.random.key(0))
+
+
+def summaries(rule: Rule, eta: Params, outputs: Outputs) -> Outputs:
+    """The summaries of rows of outputs, without those that the rule does not read."""
+    found = {name: rule.summarise(eta, name, output) for name, output in outputs.items()}
+    return {name: summary for name, summary in found.items() if summary is not None}
 
 
 def kind_of(cls: type[Rule]) -> str:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discorl.rules import returns
-from discorl.rules.base import Rule
+from discorl.rules.base import Rule, summaries
 from discorl.rules.registry import is_learned
 from discorl.runs import npz
 from discorl.types import Array, Key, Outputs, OutputSpec, Params, PyTree, Trajectory, UserError
@@ -254,13 +254,10 @@ class _Checks:
         return self._rule.targets(eta, state, trajectory, told, of_target)
 
     def _told(self, eta: Params, outputs: Outputs) -> Outputs:
-        told = {}
-        for name in (*self._spec.state, *self._spec.action):
-            output = outputs[name]
-            summary = self._rule.summarise(eta, name, output.reshape(-1, *output.shape[2:]))
-            if summary is not None:
-                told[name] = summary.reshape(STEPS + 1, BATCH, *summary.shape[1:])
-        return told
+        names = (*self._spec.state, *self._spec.action)
+        rows = {name: outputs[name].reshape(-1, *outputs[name].shape[2:]) for name in names}
+        found = summaries(self._rule, eta, rows)
+        return {name: x.reshape(STEPS + 1, BATCH, *x.shape[1:]) for name, x in found.items()}
 
     def _of_state(self, outputs: Outputs) -> Outputs:
         return {name: outputs[name] for name in self._spec.state}

@@ -117,7 +117,6 @@ class Disco(Rule):
     def __post_init__(self) -> None:
         super().__post_init__()
         fields = self._fields()
-        fields.text("without")
         for part in sorted(self.ablated - set(ABLATIONS)):
             raise UserError(
                 f"{self.name}: without={self.without}: no part is called {part!r}; "
@@ -179,14 +178,7 @@ class Disco(Rule):
         rho = returns.importance_ratio(online["logits"][:-1], trajectory.behaviour_logits, action)
         target_q_a = returns.take_action(target["q"][:-1], action)
         trace = self.lambda_ * jnp.minimum(1, rho)
-        q_target = returns.retrace(
-            trajectory.reward.astype(v.dtype),
-            self.discount * (1 - trajectory.terminated.astype(v.dtype)),
-            target_v[1:],
-            jnp.roll(target_q_a, -1, axis=0),
-            jnp.roll(trace, -1, axis=0),
-            trajectory.cut(),
-        )
+        q_target = returns.retrace_along(trajectory, self.discount, target_v, target_q_a, trace)
         adv = q_target - target_v[:-1]
         qv_adv = target["q"] - target_v[..., None]
         q_td = q_target - returns.take_action(online["q"][:-1], action)

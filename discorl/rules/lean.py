@@ -231,21 +231,14 @@ class Lean(Rule):
         lambda_ = jnp.clip(1 - (1 - self.lambda_) * coefficients["trace"], 0, 1)
         discount_t = discount * (1 - trajectory.terminated.astype(v.dtype))
         ratio_t = jnp.exp(jnp.sum(taken * (log_prior[:, :-1] - log_mu), axis=0))
-        reward_t = trajectory.reward.astype(v.dtype)
-        returns_t = returns.retrace(
-            reward_t,
-            discount_t,
-            v[1:],
-            jnp.roll(jnp.sum(taken * q[:, :-1], axis=0), -1, axis=0),
-            jnp.roll(lambda_ * jnp.minimum(1, ratio_t), -1, axis=0),
-            trajectory.cut(),
-        )
+        q_t, trace_t = jnp.sum(taken * q[:, :-1], axis=0), lambda_ * jnp.minimum(1, ratio_t)
+        returns_t = returns.retrace_along(trajectory, discount, v, q_t, trace_t)
         return _Values(
             q=q[:, :-1],
             v=v[:-1],
             returns=returns_t,
             advantage=returns_t - v[:-1],
-            one_step=reward_t + discount_t * v[1:] - v[:-1],
+            one_step=trajectory.reward.astype(v.dtype) + discount_t * v[1:] - v[:-1],
             td=returns_t - jnp.sum(taken * online["q"][:, :-1], axis=0),
             disagreement=(online["q"] - q)[:, :-1],
         )

@@ -71,16 +71,19 @@ class Muesli(Rule):
         online, target = jax.lax.stop_gradient((online, target))
         prior_logits, q = target["logits"], target["q"]
         v = jnp.sum(jax.nn.softmax(prior_logits) * q, axis=-1)
-        q_target_t = self._returns(trajectory, prior_logits, q, v)
+        action, mu = trajectory.action, trajectory.behaviour_logits
+        trace_t = self.lambda_ * jnp.minimum(
+            1, returns.importance_ratio(prior_logits[:-1], mu, action)
+        )
+        q_t = returns.take_action(q[:-1], action)
+        q_target_t = returns.retrace_along(trajectory, self.discount, v, q_t, trace_t)
         advantage_t = q_target_t - v[:-1]
         weight = trajectory.learnable(v.dtype)
         state = returns.update_moments(state, advantage_t, weight)
         sigma = jnp.sqrt(state.moment2 / (1 - state.decay_product) + 1e-12)
         clipped = jnp.clip((q - v[..., None]) / sigma, -self.clip, self.clip)
         pi_cmpo = jax.nn.log_softmax(prior_logits) + clipped
-        rho_t = returns.importance_ratio(
-            online["logits"][:-1], trajectory.behaviour_logits, trajectory.action
-        )
+        rho_t = returns.importance_ratio(online["logits"][:-1], mu, action)
         targets = {
             "q": q_target_t,
             "advantage": jnp.minimum(1, rho_t) * advantage_t / sigma,
@@ -93,19 +96,6 @@ class Muesli(Rule):
             "importance_ratio": returns.weighted_mean(rho_t, weight),
         }
         return targets, state, metrics
-
-    def _returns(self, trajectory: Trajectory, prior_logits: Array, q: Array, v: Array) -> Array:
-        """Retrace returns of the prior: [T, B]."""
-        action = trajectory.action
-        ratio_t = returns.importance_ratio(prior_logits[:-1], trajectory.behaviour_logits, action)
-        return returns.retrace(
-            trajectory.reward.astype(v.dtype),
-            self.discount * (1 - trajectory.terminated.astype(v.dtype)),
-            v[1:],
-            jnp.roll(returns.take_action(q[:-1], action), -1, axis=0),
-            jnp.roll(self.lambda_ * jnp.minimum(1, ratio_t), -1, axis=0),
-            trajectory.cut(),
-        )
 
     def loss(
         self, outputs: Outputs, targets: dict[str, Array], trajectory: Trajectory

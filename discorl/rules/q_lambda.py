@@ -61,13 +61,12 @@ class QLambda(Rule):
         action = trajectory.action
         greedy = jnp.argmax(q, axis=-1)
         is_greedy_t = (action == greedy[:-1]).astype(q.dtype)
-        q_target_t = returns.retrace(
-            trajectory.reward.astype(q.dtype),
-            self.discount * (1 - trajectory.terminated.astype(q.dtype)),
-            returns.take_action(target_q, greedy)[1:],
-            jnp.roll(returns.take_action(target_q[:-1], action), -1, axis=0),
-            jnp.roll(self.lambda_ * is_greedy_t, -1, axis=0),
-            trajectory.cut(),
+        q_target_t = returns.retrace_along(
+            trajectory,
+            self.discount,
+            returns.take_action(target_q, greedy),
+            returns.take_action(target_q[:-1], action),
+            self.lambda_ * is_greedy_t,
         )
         weight = trajectory.learnable(q.dtype)
         q_td_t = q_target_t - returns.take_action(q[:-1], action)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from discorl.rules import masks, returns
 from discorl.types import Array, Metrics, Outputs, Trajectory
+from discorl.types.validation import Fields, bounded
 
 TEMPER = 0.03  # of an improved policy
 LEAST = 1e-3  # probability of an action in it
@@ -16,10 +17,19 @@ LEAST = 1e-3  # probability of an action in it
 class Regularisers:
     """Weights of the terms that discovery adds to its loss for a Disco rule."""
 
-    prediction_entropy: float = 0.001  # of y and z(a_t), rewarded
-    target_mean: float = 0.001  # squared mean of each target's logits
-    target_kl: float = 0.01  # from the target network's policy, improved or not, to pi_hat
-    target_improvement: float = 0.0  # clip of the advantages that improve that policy; 0: none
+    prediction_entropy_cost: float = bounded(0.001, least=0)
+    """Reward for the entropy of y and z."""
+    target_mean_cost: float = bounded(0.001, least=0)
+    """Penalty on the squared mean of the targets' logits."""
+    target_kl_cost: float = bounded(0.01, least=0)
+    """Penalty on the distance of pi_hat from the target network's policy."""
+    target_improvement: float = bounded(0.0, least=0)
+    """How much that policy is improved first: the clip of the advantages that improve it, for all
+    actions and for the actions taken (1 in Muesli); 0, as in the paper: not at all. A new rule
+    starts learning much earlier with it."""
+
+    def __post_init__(self) -> None:
+        Fields(self).declared()
 
     def of_targets(
         self,
@@ -43,7 +53,7 @@ class Regularisers:
             improved_policy(trajectory, online, target, q_target, self.target_improvement)
         )
         kl = returns.weighted_mean(returns.categorical_kl(policy, pi), weight)
-        return self.target_mean * sum(centres) + self.target_kl * kl
+        return self.target_mean_cost * sum(centres) + self.target_kl_cost * kl
 
     def of_predictions(self, y: Array, z: Array, weight: Array) -> tuple[Array, Metrics]:
         """The weighted penalty, [], for low entropy of the predictions; and both entropies.
@@ -53,7 +63,7 @@ class Regularisers:
         """
         y_entropy = returns.weighted_mean(returns.entropy(y), weight)
         z_entropy = returns.weighted_mean(returns.entropy(z), weight[:-1])
-        penalty = -self.prediction_entropy * (y_entropy + z_entropy)
+        penalty = -self.prediction_entropy_cost * (y_entropy + z_entropy)
         return penalty, {"y_entropy": y_entropy, "z_entropy": z_entropy}
 
 
@@ -71,15 +81,8 @@ def improved_policy(
     gradient plus a KL to pi_CMPO. Muesli clips only the advantages in pi_CMPO. The tempering lets a
     policy that has only drifted by noise become uniform again.
 
-    Args:
-        trajectory: experience, [T, B].
-        online: the rule's summaries of the network's outputs, [T+1, B, ...].
-        target: likewise for the target network.
-        q_target: returns G, [T, B].
-        clip: of both advantages; 0: the target network's policy, not improved.
-
-    Returns:
-        logits, [T, B, A].
+    Summaries of outputs are [T+1, B, ...], returns G [T, B] and the logits of the result [T, B, A].
+    With a clip of 0, the target network's policy is not improved.
     """
     logits = jax.nn.log_softmax(target["logits"][:-1])
     if clip == 0:

@@ -2,6 +2,9 @@
 
 Names carry the time index: `v_tp1` is the value at the observation that follows step t. Functions
 of one trajectory broadcast over any trailing batch axes.
+
+They are ours because traces are cut within a trajectory, where an episode ends, and because values
+keep their digits in float32.
 """
 
 import dataclasses
@@ -10,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from discorl.networks.layers import take_action
-from discorl.types import Array
+from discorl.types import Array, Trajectory
 
 # --- the value transform and its categorical form -------------------------------------------------
 
@@ -116,20 +119,30 @@ def retrace(
     G_t = r_t + discount_t (v_{t+1} - c_{t+1} q_{t+1} + c_{t+1} G_{t+1}). The trace c is zero at the
     end of the trajectory and where `cut_t`, so G_t = r_t + discount_t v_{t+1} there.
 
-    Args:
-        r_t: rewards, [T, ...].
-        discount_t: discounts, zero at terminations, [T, ...].
-        v_tp1: state values of the next observations, [T, ...].
-        q_tp1: values of the next actions, [T, ...]; the last is never used.
-        trace_tp1: trace coefficients c of the next steps, [T, ...]; the last is never used.
-        cut_t: where the next step belongs to another episode, [T, ...] bool.
-
-    Returns:
-        G_t, [T, ...].
+    All arrays are [T, ...]. Discounts are zero at terminations. The last values of the next actions
+    and the last trace are never used.
     """
     last = jnp.arange(r_t.shape[0]).reshape((-1,) + (1,) * (r_t.ndim - 1)) == r_t.shape[0] - 1
     trace_tp1 = jnp.where(last | cut_t, 0, trace_tp1)
     return _discounted_sum(r_t + discount_t * (v_tp1 - trace_tp1 * q_tp1), discount_t * trace_tp1)
+
+
+def retrace_along(
+    trajectory: Trajectory, discount: Array | float, v: Array, q_t: Array, trace_t: Array
+) -> Array:
+    """Retrace targets along trajectories, [T, B].
+
+    `v` are state values, [T+1, B]. `q_t` and `trace_t` are values and trace coefficients of the
+    actions taken, [T, B].
+    """
+    return retrace(
+        trajectory.reward.astype(v.dtype),
+        discount * (1 - trajectory.terminated.astype(v.dtype)),
+        v[1:],
+        jnp.roll(q_t, -1, axis=0),
+        jnp.roll(trace_t, -1, axis=0),
+        trajectory.cut(),
+    )
 
 
 def vtrace(
@@ -143,19 +156,9 @@ def vtrace(
 ) -> tuple[Array, Array]:
     """V-trace with ratios clipped at one (Espeholt et al. 2018, arXiv:1802.01561).
 
-    Args:
-        r_t: rewards, [T, ...].
-        discount_t: discounts, zero at terminations, [T, ...].
-        v_t: values of the observations, [T, ...].
-        v_tp1: values of the next observations, [T, ...].
-        rho_t: importance ratios pi/mu, [T, ...].
-        cut_t: where the next step belongs to another episode, [T, ...] bool.
-        lambda_: decay of the traces.
-
-    Returns:
-        value targets vs_t, [T, ...];
-        advantages min(1, rho_t)(r_t + discount_t [lambda vs_{t+1} + (1-lambda) v_{t+1}] - v_t),
-        the next value alone where the trajectory ends or is cut, [T, ...].
+    All arrays are [T, ...]. Discounts are zero at terminations. Returns value targets vs_t and
+    advantages min(1, rho_t)(r_t + discount_t [lambda vs_{t+1} + (1-lambda) v_{t+1}] - v_t), with
+    the next value alone where the trajectory ends or is cut.
     """
     clipped_t = jnp.minimum(1, rho_t)
     decay_t = jnp.where(cut_t, 0, discount_t * lambda_ * clipped_t)

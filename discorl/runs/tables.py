@@ -1,4 +1,7 @@
-"""Tables of numbers in CSV files that grow by whole lines."""
+"""Tables of numbers in CSV files that grow by whole lines.
+
+They are ours because a resume cuts a table back to its checkpoint and notices edits.
+"""
 
 import contextlib
 import csv

@@ -69,8 +69,7 @@ class TrainConfig:
     }
 
     def __post_init__(self) -> None:
-        fields = Fields(self)
-        fields.declared()
+        fields = Fields(self).declared()
         fields.require(self.seed + self.seeds <= 2**31, "seeds", "below 2**31, with the seed")
         fields.require(self.log_every <= LONGEST_CALL, "log_every", f"at most {LONGEST_CALL}")
         for name in ("checkpoint_every", "eval_every"):

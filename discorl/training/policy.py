@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from discorl.agent import frames
 from discorl.agent.frames import Frames
@@ -104,7 +105,7 @@ class Policy:
         state: PolicyState | None = None,
         key: Key | None = None,
         *,
-        action_mask: Any = None,
+        action_mask: ArrayLike | None = None,
     ) -> tuple[Array, PolicyState]:
         """Chooses actions.
 
@@ -142,17 +143,14 @@ class Policy:
         """Logits, [N, A], and the next state."""
         seen, recent = observation, state.recent
         if self.frame_stack > 1:
-            age = jnp.minimum(recent.age + 1, self.frame_stack - 1)
-            frame = jax.tree.map(
-                lambda old, new: jnp.concatenate([old[1:], new[None]]), recent.frame, observation
-            )
-            seen, recent = frames.window(frame, age, self.frame_stack), Frames(frame, age)
+            recent = frames.push(recent, observation, self.frame_stack)
+            seen = frames.window(recent.frame, recent.age, self.frame_stack)
         logits, recurrent_state = self.learner.policy(
             params, seen, state.recurrent_state, action_mask
         )
         return logits, PolicyState(recurrent_state, recent)
 
-    def _as_mask(self, found: Any, batch: int | None) -> Array:
+    def _as_mask(self, found: ArrayLike, batch: int | None) -> Array:
         mask = jnp.asarray(found, bool)
         expected = (self.num_actions,) if batch is None else (batch, self.num_actions)
         if mask.shape != expected:

@@ -10,7 +10,6 @@ They are rejected with a message that suggests ours.
 
 import dataclasses
 import functools
-import types
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -98,19 +97,4 @@ def replace(config: Config, **flat: Any) -> Config:
         inner = {key: value for key, value in flat.items() if key in names(part)}
         if inner:
             changes[name] = replace(getattr(config, name), **inner)
-    for name, value in changes.items():
-        _check_type(name, value, typing.get_type_hints(kind)[name])
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
-
-
-def _check_type(name: str, value: Any, hint: Any) -> None:
-    """Checks booleans and texts; configurations check their own numbers."""
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    kinds = typing.get_args(hint) if union else (hint,)
-    if value is None and type(None) in kinds:
-        return
-    if hint is bool and not isinstance(value, bool):
-        raise UserError(f"{name} is {value!r}; expected true or false")
-    is_text = isinstance(value, str) and value and "\0" not in value
-    if str in kinds and not is_text:
-        raise UserError(f"{name} is {value!r}; expected a text")

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 Array = jax.Array
 PyTree = Any
@@ -84,7 +85,7 @@ class Trajectory:
         legal = self.action_mask[moments].astype(bool)
         return legal | ~legal.any(axis=-1, keepdims=True)
 
-    def learnable(self, dtype: Any) -> Array:
+    def learnable(self, dtype: DTypeLike) -> Array:
         """Weight of each step in the loss: [T, B]."""
         learnable = (~self.fillers()).astype(dtype)
         return learnable if self.mask is None else learnable * self.mask.astype(dtype)

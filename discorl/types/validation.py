@@ -1,10 +1,12 @@
 """Checks of settings and arguments, all with one form of message: `NAME is VALUE; expected ...`.
 
 The functions check a value and return it as a plain `int`, `float` or `tuple`, which JSON can
-store. `Fields` does the same for the fields of a frozen dataclass. Bounds stand beside defaults:
+store. `Fields` does the same for the fields of a frozen dataclass. Bounds stand beside defaults,
+and annotations say what else is accepted:
 
     unroll: int = bounded(28, least=1)
     discount: float = bounded(0.997, least=0, most=1)
+    schedule: Literal["constant", "cosine"] = "constant"
 
     def __post_init__(self) -> None:
         Fields(self).declared()
@@ -13,8 +15,10 @@ store. `Fields` does the same for the fields of a frozen dataclass. Bounds stand
 import dataclasses
 import math
 import numbers
+import types
+import typing
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from discorl.types.errors import UserError
 from discorl.types.specs import Range
@@ -114,14 +118,35 @@ class Fields:
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self._config, name, value)
 
-    def declared(self) -> None:
-        """Checks the fields that are `bounded`, also those that a subclass gives other defaults."""
+    def declared(self) -> Self:
+        """Checks what fields declare: bounds, and by annotation truth values, texts and choices.
+
+        A field that a subclass gives another default keeps its bounds.
+        """
         checks: dict[str, Any] = {}
         for kind in reversed(type(self._config).__mro__):
             own = vars(kind).get("__dataclass_fields__", {})
             checks |= {n: f.metadata[_CHECK] for n, f in own.items() if _CHECK in f.metadata}
         for name, (check, bounds) in checks.items():
             self._set(name, self._check(check, name, **bounds))
+        for field in dataclasses.fields(self._config):
+            if getattr(self._config, field.name) is not field.default:
+                self._check_annotation(field)
+        return self
+
+    def _check_annotation(self, field: dataclasses.Field) -> None:
+        name, value, hint = field.name, getattr(self._config, field.name), field.type
+        union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        kinds = typing.get_args(hint) if union else (hint,)
+        if value is None and types.NoneType in kinds:
+            return
+        if typing.get_origin(hint) is typing.Literal:
+            choice(name, value, typing.get_args(hint), self._owner)
+        elif hint is bool:
+            self.require(isinstance(value, bool), name, "true or false")
+        elif str in kinds:
+            fits = isinstance(value, str) and (value or field.default == "") and "\0" not in value
+            self.require(bool(fits), name, "a text")
 
     def integer(self, *names: str, **bounds: float) -> None:
         """See `integer`, also for the bounds; both ends of a `Range` must fit."""
@@ -132,21 +157,6 @@ class Fields:
         """See `number`; both ends of a `Range` must fit."""
         for name in names:
             self._set(name, self._check(number, name, **bounds))
-
-    def choice(self, name: str, choices: Sequence[str]) -> None:
-        choice(name, getattr(self._config, name), choices, self._owner)
-
-    def truth(self, *names: str) -> None:
-        """Rejects fields that are not booleans."""
-        for name in names:
-            self.require(isinstance(getattr(self._config, name), bool), name, "true or false")
-
-    def text(self, *names: str, empty: bool = False) -> None:
-        """Rejects fields that are not text."""
-        for name in names:
-            value = getattr(self._config, name)
-            fits = isinstance(value, str) and (bool(value) or empty) and "\0" not in value
-            self.require(fits, name, "a text")
 
     def require(self, holds: bool, name: str, accepted: str) -> None:
         """Rejects the value of a field unless a condition holds."""

@@ -14,6 +14,7 @@ from discorl.discovery.meta_gradient import MetaGradient
 from discorl.discovery.meta_value import MetaValue
 from discorl.networks import standard
 from discorl.rules import Disco, Sizes, returns
+from discorl.rules.base import summaries
 from discorl.rules.files import weights
 from discorl.types import Array, Params, PyTree, Trajectory, UserError
 from discorl.verification.cases import Case, cast, flatten, trajectory_of
@@ -91,11 +92,7 @@ def _call(rule: Disco, eta: Params, state: PyTree, given: dict) -> tuple[PyTree,
     """Everything that a golden file records about one call of the rule."""
     trajectory = trajectory_of(given)
 
-    def summaries(outputs: dict[str, Array]) -> dict[str, Array]:
-        named = {name: rule.summarise(eta, name, output) for name, output in outputs.items()}
-        return {name: summary for name, summary in named.items() if summary is not None}
-
-    online, target = summaries(given["agent"]), summaries(given["target"])
+    online, target = (summaries(rule, eta, given[network]) for network in ("agent", "target"))
     values, _ = rule.values(state, trajectory, online, target)
     targets, state, _ = rule.targets(eta, state, trajectory, online, target)
 

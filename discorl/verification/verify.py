@@ -77,7 +77,7 @@ def verify(directory: str | Path, rule: str | None = None) -> list[Check]:
     checks = []
     for path in files:
         beside = path.parent / RULE_FILE
-        eta = weights.load(beside).eta if beside.is_file() else rules.load(rule or DEFAULT_RULE)[1]
+        eta = weights.load(beside) if beside.is_file() else rules.load(rule or DEFAULT_RULE)[1]
         if not eta:
             raise UserError(f"{path}: needs a discovered rule, and '{rule}' is a hand-designed one")
         for dtype in ("float64", "float32"):

@@ -1,7 +1,7 @@
 """A vector that steps its environments in several processes.
 
-It is for slow environments that hold the GIL while they step. The experience is the same as in
-`SerialVector`, for any number of processes.
+It is for slow environments that hold the GIL while they step. It is ours because the experience is
+the same as in `SerialVector` for any number of processes, and a failure names its environment.
 """
 
 import contextlib

@@ -22,6 +22,7 @@ from discorl.reports.inspection import readings
 from discorl.reports.inspection.episodes import Episode, evenly, record
 from discorl.reports.inspection.findings import DoesNotApplyError, Findings, Picture
 from discorl.reports.inspection.subject import Subject
+from discorl.rules.base import summaries
 from discorl.types import Array, Outputs, PyTree
 
 _MOMENTS = 6
@@ -59,14 +60,12 @@ def gradients(subject: Subject, observation: PyTree) -> dict[str, np.ndarray]:
         seen = jax.tree.unflatten(structure, [row[None]])
         features, _ = learner.network.advance(params, seen, blank_state((), 1))
         found = learner.network.apply(params, features)
-        told = {name: rule.summarise(subject.eta, name, x) for name, x in found.items()}
+        told = summaries(rule, subject.eta, found)
         logits = rule.policy(found)
         named = {"policy": jax.nn.log_softmax(logits)[0]}
         if "y" in found:
             named["y"] = jax.nn.log_softmax(found["y"])[0]
-        values = readings.state_values(
-            {name: x[None] for name, x in told.items() if x is not None}, logits[None]
-        )
+        values = readings.state_values({name: x[None] for name, x in told.items()}, logits[None])
         return named if values is None else named | {"value": values[0, 0]}
 
     def one(name: str) -> Callable[[Array], Array]:

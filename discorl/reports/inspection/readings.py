@@ -74,22 +74,15 @@ def advantages(rule: Rule, reading: Reading) -> Array:
     """
     trajectory, v = reading.trajectory, require_values(reading)
     lambda_ = getattr(rule, "lambda_", LAMBDA)
-    discount_t = rule.discount * (1 - trajectory.terminated.astype(v.dtype))
-    reward_t = trajectory.reward.astype(v.dtype)
     q = action_values(reading.target or reading.online, reading.logits.shape[-1])
     if q is None:
+        discount_t = rule.discount * (1 - trajectory.terminated.astype(v.dtype))
+        reward_t = trajectory.reward.astype(v.dtype)
         return returns.gae(reward_t, discount_t, v[:-1], v[1:], trajectory.cut(), lambda_)
     action, mu = trajectory.action, trajectory.behaviour_logits
     rho_t = returns.importance_ratio(reading.logits[:-1], mu, action)
-    returns_t = returns.retrace(
-        reward_t,
-        discount_t,
-        v[1:],
-        jnp.roll(returns.take_action(q[:-1], action), -1, axis=0),
-        jnp.roll(lambda_ * jnp.minimum(1, rho_t), -1, axis=0),
-        trajectory.cut(),
-    )
-    return returns_t - v[:-1]
+    q_t, trace_t = returns.take_action(q[:-1], action), lambda_ * jnp.minimum(1, rho_t)
+    return returns.retrace_along(trajectory, rule.discount, v, q_t, trace_t) - v[:-1]
 
 
 # --- what a rule does -----------------------------------------------------------------------------

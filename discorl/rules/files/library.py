@@ -7,7 +7,6 @@ the user's cache folder. A published rule counts as found only if its file is th
 
 import contextlib
 import dataclasses
-import difflib
 import os
 import re
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from discorl.runs.files import (
     write_bytes,
     write_errors_reported,
 )
-from discorl.types import UserError
+from discorl.types import UserError, specs
 
 _BUNDLED = Path(__file__).parent / "bundled"
 
@@ -264,9 +263,7 @@ def _advice(name: str, known: list[str]) -> str:
             f"rule {name!r} is not on this machine: run `discorl rules fetch {name}`, or "
             f"{_by_hand(rule.address, rule, destination)}"
         )
-    nearest = difflib.get_close_matches(name, known, n=3)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"there are {', '.join(known)}"
-    return f"unknown rule {name!r}: {hint} (`discorl rules list` shows all)"
+    return f"no rule {name!r}; {specs.nearest(name, known)}"
 
 
 def _by_hand(what: str, rule: PublishedRule, destination: Path) -> str:

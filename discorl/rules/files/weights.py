@@ -4,10 +4,8 @@
 be consistent.
 """
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,16 +14,6 @@ from discorl.rules.files import checks
 from discorl.rules.files.names import PARTS, Eta, Kind, Layer, Part, columns_of, layers_of
 from discorl.runs import npz
 from discorl.runs.files import naming
-
-
-@dataclasses.dataclass(frozen=True)
-class RuleFile:
-    """A rule as read from a file."""
-
-    eta: Eta
-    metadata: dict[str, Any]  # where the rule comes from; {} if the file does not say
-    sha256: str
-    path: Path
 
 
 def flatten(eta: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -90,16 +78,11 @@ def describe(eta: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def load(path: str | os.PathLike[str]) -> RuleFile:
-    """Reads and checks a rule file; nothing in it is ever executed.
-
-    It is an npz file in the published naming, with or without metadata.
-    """
-    path = Path(path)
+def load(path: str | os.PathLike[str]) -> Eta:
+    """The tree of a rule file in the published naming, checked; nothing in it is ever executed."""
     archive = npz.read(path)
     with naming(path):
-        eta = checked(archive.arrays)
-    return RuleFile(eta, archive.metadata, archive.sha256, path)
+        return checked(archive.arrays)
 
 
 def save(
