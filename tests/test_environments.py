@@ -67,6 +67,8 @@ class Flawed(Environment):
             return state, (observation, reward, done, done)
         if self.flaw == "raises":
             raise ValueError("out of coffee")
+        if self.flaw == "branches" and done:
+            reward = 2 * reward
         return state, Step(observation, reward, done, jnp.zeros((), bool))
 
 
@@ -79,9 +81,10 @@ class Flawed(Environment):
         (
             "tuple",
             "types",
-            "step returned a tuple of ShapeDtypeStruct, tuple; expected a state and",
+            "step returned a tuple of array, tuple; expected a state and",
         ),
-        ("raises", "types", "step raised ValueError: out of coffee"),
+        ("raises", "types", "step raised ValueError: out of coffee (test_environments.py, line "),
+        ("branches", "types", "; use jnp.where or jax.lax.cond"),
         ("nan", "values", "observation holds NaN or infinity"),
         ("resets itself", "ends", "must not reset itself"),
     ],
