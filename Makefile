@@ -35,7 +35,7 @@ format: $(VENV)/developers
 docs: $(VENV)/writers  ## the site, in site/; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(VENV)/developers  ## speed, as ratios within one run; wants Disco103
+bench: $(VENV)/developers  ## speed, as ratios within one run; needs Disco103
 	$(BIN)/python benchmarks/update.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/meta_gradient.py
@@ -44,7 +44,7 @@ bench: $(VENV)/developers  ## speed, as ratios within one run; wants Disco103
 	$(BIN)/python benchmarks/host.py
 
 $(VENV)/users: pyproject.toml constraints.txt
-	@echo "setting up $(VENV): pip installs JAX and what else is needed, in a minute or so"
+	@echo "setting up $(VENV): pip installs JAX and the other dependencies; this takes about a minute, half of it without output"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --constraint constraints.txt --editable .
 	@touch $@

@@ -22,7 +22,8 @@ from discorl.types import UserError
     [
         ("gymnaxx:Breakout-MinAtar", "did you mean 'gymnax'?"),
         ("cach", "did you mean 'catch'?"),
-        ("nowhere:factory", "or package.module:factory for one of your own"),
+        ("nowhere", "or package.module:factory for one of your own"),
+        ("nowhere:factory", "there is no module 'nowhere' either, installed or in the current"),
         ("nowhere.module:factory", "there is no module 'nowhere.module', neither installed nor in"),
     ],
 )
@@ -178,3 +179,5 @@ def test_a_known_name_of_a_suite_that_is_missing_says_how_to_install_it(monkeypa
     monkeypatch.setattr(envs.suites.Suite, "missing", lambda suite: (suite.name,))
     with pytest.raises(UserError, match=r"'ALE/Pong-v5'.*discorl\[atari\]"):
         envs.canonical("ALE/Pong-v5")
+    with pytest.raises(UserError, match=r"has 'MiniGrid-Empty-5x5-v0'; run `[^`]*`$"):
+        envs.canonical("MiniGrid-Empty-5x5-v0")

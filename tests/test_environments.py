@@ -67,6 +67,8 @@ class Flawed(Environment):
             return state, (observation, reward, done, done)
         if self.flaw == "raises":
             raise ValueError("out of coffee")
+        if self.flaw == "branches" and done:
+            reward = 2 * reward
         return state, Step(observation, reward, done, jnp.zeros((), bool))
 
 
@@ -79,9 +81,10 @@ class Flawed(Environment):
         (
             "tuple",
             "types",
-            "step returned a tuple of ShapeDtypeStruct, tuple; expected a state and",
+            "step returned a tuple of array, tuple; expected a state and",
         ),
-        ("raises", "types", "step raised ValueError: out of coffee"),
+        ("raises", "types", "step raised ValueError: out of coffee (test_environments.py, line "),
+        ("branches", "types", "; use jnp.where or jax.lax.cond"),
         ("nan", "values", "observation holds NaN or infinity"),
         ("resets itself", "ends", "must not reset itself"),
     ],
@@ -123,10 +126,11 @@ class Unlicensed(Flawed):
 
 def test_a_declaration_that_raises_is_found():
     (finding,) = conformance.check(Unlicensed(""))
+    line = Unlicensed.num_actions.fget.__code__.co_firstlineno + 2
     assert vars(finding) == {
         "check": "declaration",
         "ok": False,
-        "detail": "it raised OSError: no licence",
+        "detail": f"it raised OSError: no licence (test_environments.py, line {line})",
         "checked": True,
     }
 
@@ -198,7 +202,8 @@ def test_what_an_environment_of_ones_own_raises_is_told(capsys, monkeypatch):
     monkeypatch.setitem(envs.REGISTRY, "unlicensed", Unlicensed)
     status, _, err = run(capsys, "unlicensed:flaw=none")
     assert status == 2
-    assert "it raised OSError: no licence; see discorl envs check unlicensed:flaw=none" in err
+    assert "it raised OSError: no licence (test_environments.py, line " in err
+    assert "; see discorl envs check unlicensed:flaw=none" in err
     monkeypatch.setattr(Flawed, "reference", lambda self: "nonsense")
     monkeypatch.setitem(envs.REGISTRY, "flawed", Flawed)
     status, _, err = run(capsys, "flawed:flaw=none")

@@ -151,6 +151,11 @@ def broken(**methods):
         ),
         (
             "targets",
+            {"targets": lambda s, e, x, t, o, p: {"value": t.reward}},
+            "returned a dict; expected targets, the new state and metrics",
+        ),
+        (
+            "targets",
             {"targets": lambda s, e, x, t, o, p: ({"value": t.reward}, 1.0, {})},
             "the new state has the structure",
         ),

@@ -99,6 +99,14 @@ def test_rate_follows_the_pace(terminal):
     assert "  100 updates/s" in shown(terminal, 10_000, *slow, *fast)
 
 
+def test_pauses_count_neither_for_the_rate_nor_for_the_eta(terminal):
+    with Progress(100, stream=terminal.stream, clock=terminal.clock) as progress:
+        for done in range(1, 51):
+            terminal.now += 20.0 if done == 40 else 0.1  # compilation
+            progress.update(done, seconds=0.1 * done)
+    assert terminal.lines()[-1].endswith(" 50/100 50%  0:05  ETA 0:05  10.0 updates/s")
+
+
 def test_slow_updates_have_a_rate_too(terminal):
     moments = [(0, 1, {}), (100, 2, {}), (100, 3, {})]
     line = shown(terminal, 100, *moments, unit="lifetimes")

@@ -50,7 +50,7 @@ def test_a_path_is_taken_as_it_is(tmp_path, monkeypatch):
     assert library.find("some.npz") == Path("some.npz")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert library.find("~/some.npz") == path
-    for absent in ("other.npz", "./some", str(tmp_path)):
+    for absent in ("other.npz", "./some"):
         with pytest.raises(UserError, match="no such rule file"):
             library.find(absent)
 
@@ -111,6 +111,14 @@ def test_an_unknown_name_suggests_the_nearest(rule_cache):
         library.find("disco_103")
     with pytest.raises(UserError, match=r"known: disco103, mine, tiny7"):
         library.find("zzz")
+
+
+def test_a_run_in_place_of_a_rule_names_the_rules_in_it(tmp_path):
+    with pytest.raises(UserError, match=r"is a directory; expected the file of a rule$"):
+        library.find(tmp_path)
+    another_rule(tmp_path / "best.npz")
+    with pytest.raises(UserError, match=r"the file of a rule, such as .*best\.npz$"):
+        library.find(tmp_path)
 
 
 def test_available_lists_every_state(monkeypatch, tmp_path, rule_cache):

@@ -35,7 +35,8 @@ def play_command(
         best: play the agent that the evaluations of `train --eval-every` found best.
         fps: frames per second.
         max_steps: stop after this many steps.
-        window: play in a window of matplotlib instead of the terminal.
+        window: play in a window of matplotlib instead of the terminal; it stays open until you
+            close it.
     """
     validation.number("fps", fps, above=0)
     validation.integer("max_steps", max_steps, least=1)

@@ -67,7 +67,7 @@ class ComparisonConfig:
         for name in ("rules", "environments"):
             entries = getattr(self, name)
             if not entries:
-                raise UserError(f"no {name} to compare; give {name}")
+                raise UserError(f"no {name} to compare; name some, or a suite such as 'laptop'")
             folders = [folder_name(entry.label) for entry in entries]
             for entry, folder in zip(entries, folders, strict=True):
                 if folders.count(folder) > 1:

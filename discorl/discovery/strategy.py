@@ -54,8 +54,8 @@ class EvolutionConfig:
     rank: int = bounded(0, least=0)
     """Rank of the perturbations of matrices; 0: full."""
     balance: float = bounded(0.0, least=0)
-    """How much more families count in which the rule gains little over a new one: their weights are
-    proportional to exp(-balance * gain). Only `es` does this; half as many new rules as pairs then
+    """How strongly families count more in which the rule gains little over a new one: weights are
+    proportional to exp(-balance * gain). Only `es` has it; half as many new rules as pairs then
     live on the same tasks. 0: families count equally."""
     hardest: float = bounded(1.0, above=0, most=1)
     """Curriculum: the share of each family's tasks that agents live in, those in which a new rule

@@ -84,9 +84,10 @@ def make(
     if no_module is not None:
         raise no_module
     known = specs.nearest(spec.name, [*REGISTRY, *SUITES, *plugins])
-    raise UserError(
-        f"no environment {spec.name!r}; {known}; or package.module:factory for one of your own"
-    )
+    own = "or package.module:factory for one of your own"
+    if spec.item is not None:
+        own = f"there is no module {spec.name!r} either, installed or in the current folder"
+    raise UserError(f"no environment {spec.name!r}; {known}; {own}")
 
 
 def name_of(environment: Environment | HostEnvironment) -> str:

@@ -220,7 +220,7 @@ _KNOWN_AS = (
     ("minigrid", r"MiniGrid-(.+?)(?:-v0)?"),
     ("craftax", r"(Craftax-.+)"),
     ("nethack", r"(NetHack.*-v0)"),
-    ("gymnax", r"(.+-(?:MinAtar|bsuite|misc|v\d+))"),
+    ("gymnax", r"(?!MiniGrid-)(.+-(?:MinAtar|bsuite|misc|v\d+))"),
     ("gymnasium", r"(.+-v\d+)"),
 )
 # Modules that register names with Gymnasium only when they are imported.
@@ -253,8 +253,10 @@ def canonical(text: str) -> str:
             if not gymnasium.missing() and gymnasium.has(f"{module}:{name}"):
                 return f"gymnasium:{module}:{name}" + (f",{parameters}" if colon else "")
     if absent:
-        installs = " or ".join(suite.install for suite in absent)
-        raise UserError(f"no environment {name!r} in the suites that are installed: {installs}")
+        if SUITES["minigrid"] in absent:
+            absent = [SUITES["minigrid"]]  # Gymnasium alone doesn't have its tasks
+        installs = " or ".join(f"`{suite.install}`" for suite in absent)
+        raise UserError(f"no installed suite has {name!r}; run {installs}")
     asked = [(suite, match[1]) for suite, match in matches if match is not None]
     if asked:
         # Of suites that have the same item, the best wins.

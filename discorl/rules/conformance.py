@@ -122,7 +122,13 @@ class _Checks:
     def targets(self) -> Finding:
         self._trajectory = _experience(self._experience_key)
         ask = jax.jit(lambda eta, state: self._ask(eta, state, self._trajectory))
-        self._targets, state, metrics = ask(self._eta, self._state)
+        answer = ask(self._eta, self._state)
+        if not isinstance(answer, tuple) or len(answer) != 3:
+            many = f" of {len(answer)}" if isinstance(answer, tuple) else ""
+            found = f"a {type(answer).__name__}{many}"
+            problem = f"returned {found}; expected targets, the new state and metrics"
+            return judge("targets", [problem], "")
+        self._targets, state, metrics = answer
         problems = mismatch("the new state", state, self._state)
         for path, leaf in jax.tree.leaves_with_path(self._targets):
             if leaf.shape[:2] != (STEPS, BATCH):

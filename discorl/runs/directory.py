@@ -288,8 +288,8 @@ class Run:
         """Rejects a run of another command."""
         if self.kind != kind:
             raise UserError(
-                f"{self.path} holds a run of `{self.kind}`, by its config.json; expected one of "
-                f"`{kind}`"
+                f"{self.path} holds a run of `discorl {self.kind}`; expected one of "
+                f"`discorl {kind}`"
             )
 
     def close(self) -> None:

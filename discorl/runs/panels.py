@@ -108,7 +108,7 @@ def _of_meta_gradients(names: Iterable[str]) -> tuple[Panel, ...]:
             entropies,
         ),
         Panel(
-            "parts of the meta-loss", "Terms of the loss that the meta-gradient minimises.", parts
+            "parts of the meta-loss", "Terms of the meta-loss, which meta-steps minimise.", parts
         ),
     )
 

@@ -243,8 +243,8 @@ class Progress(_Display):
         self._done = 0
         self._values: dict[str, float] = {}
         self._worked = 0.0, self._start  # seconds of work, and the time of that report
-        # (seconds, done) of the latest updates. Time before the first one, mostly compilation, does
-        # not count for the rate.
+        # (seconds of work, done) of the latest updates. Time before the first one, mostly
+        # compilation, does not count for the rate.
         self._samples: deque[tuple[float, int]] = deque()
 
     def update(
@@ -252,15 +252,16 @@ class Progress(_Display):
     ) -> None:
         """Reports how much of the whole run is done; cheap enough for every update.
 
-        `seconds` of work are those since the start by default.
+        `seconds` of work are those since the start by default. Give them if the run pauses, as it
+        does to compile: a pause counts neither for the rate nor for the ETA.
         """
         now = self._clock()
-        self._done = done
-        self._worked = (now - self._start if seconds is None else seconds), now
+        worked = now - self._start if seconds is None else seconds
+        self._done, self._worked = done, (worked, now)
         self._values = self._values | dict(values or {})  # another thread may be reading the old
-        self._samples.append((now, done))
+        self._samples.append((worked, done))
         # At least two samples remain, so that slow updates have a rate.
-        while len(self._samples) > 2 and now - self._samples[0][0] > _WINDOW_SECONDS:
+        while len(self._samples) > 2 and worked - self._samples[0][0] > _WINDOW_SECONDS:
             self._samples.popleft()
         if isinstance(self._live, _Log):
             self._tell_if_due()

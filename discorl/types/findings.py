@@ -1,6 +1,9 @@
 """Results of conformance checks, and the messages they share."""
 
 import dataclasses
+import sysconfig
+import traceback
+from pathlib import Path
 
 import jax
 
@@ -34,9 +37,27 @@ def not_checked(check: str, reason: str) -> Finding:
 
 
 def raised(what: str, error: BaseException) -> str:
-    """One line about an exception in the user's code."""
+    """One line about an exception in the user's code: what it says and where it was raised."""
     lines = str(error).strip().splitlines()
-    return f"{what} raised {type(error).__name__}{f': {lines[0]}' if lines else ''}"
+    said = f": {lines[0].rstrip('.')}" if lines else ""
+    advice = "; use jnp.where or jax.lax.cond" if isinstance(error, _BRANCHES) else ""
+    return f"{what} raised {type(error).__name__}{said}{_place(error)}{advice}"
+
+
+_BRANCHES = jax.errors.TracerBoolConversionError  # Python's `if` on a traced array
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of the user's code, such as ` (my_tasks.py, line 12)`."""
+    paths = sysconfig.get_paths()
+    installed = tuple(paths[name] for name in ("stdlib", "purelib", "platlib"))
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        ours = frame.f_globals.get("__name__", "").partition(".")[0] == "discorl"
+        if not (ours or file.startswith((*installed, "<"))):
+            place = f" ({Path(file).name}, line {line})"
+    return place
 
 
 def describe(tree: PyTree) -> str:

@@ -85,11 +85,14 @@ def _types(environment: Environment) -> Finding:
 
 
 def _kind(found: Any) -> str:
-    """Types, as in `a tuple of dict, float`."""
-    kind = f"a {type(found).__name__}"
+    """Types, as in `a tuple of array, float`."""
     if isinstance(found, tuple):
-        kind += f" of {', '.join(type(part).__name__ for part in found) or 'nothing'}"
-    return kind
+        return f"a tuple of {', '.join(map(_type, found)) or 'nothing'}"
+    return f"{'an' if _type(found) == 'array' else 'a'} {_type(found)}"
+
+
+def _type(found: Any) -> str:
+    return "array" if isinstance(found, jax.ShapeDtypeStruct) else type(found).__name__
 
 
 def _keys(key: Key, index: Any, time: Any) -> tuple[Key, Key]:

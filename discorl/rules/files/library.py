@@ -80,6 +80,8 @@ def find(name_or_file: str | os.PathLike[str], rules_path: str | Path | None = N
     """
     if is_path(name_or_file):
         path = Path(name_or_file).expanduser()
+        if path.is_dir():
+            raise UserError(f"{path} is a directory; expected the file of a rule{_files_in(path)}")
         if not path.is_file():
             raise UserError(f"{path}: there is no such rule file")
         return path
@@ -165,7 +167,7 @@ def fetch(name: str, address: str | None = None, progress: Progress | None = Non
     """
     if name not in PUBLISHED:
         raise UserError(
-            f"rule {name!r} has no published file; those that can be fetched: {sorted(PUBLISHED)}"
+            f"rule {name!r} has no published file; expected {' or '.join(sorted(PUBLISHED))}"
         )
     rule = PUBLISHED[name]
     address = address or rule.address
@@ -254,6 +256,12 @@ def _state(name: str, path: Path | None) -> str:
     if name in PUBLISHED and not _is_intact(path, PUBLISHED[name]):
         return "damaged"
     return "bundled" if path.parent == _BUNDLED else "present"
+
+
+def _files_in(folder: Path) -> str:
+    """The rules that a run keeps in its folder, as the end of a message."""
+    files = [folder / name for name in ("best.npz", "rule.npz") if (folder / name).is_file()]
+    return f", such as {' or '.join(map(str, files))}" if files else ""
 
 
 def _advice(name: str, known: list[str]) -> str:
