@@ -105,7 +105,7 @@ def test_a_torso_inside_the_package(monkeypatch):
         configure(torso="pooled")
     monkeypatch.setitem(standard.ENCODERS, "pooled", standard.Encoder(init, apply))
     names = Literal[(*get_args(standard.Torso), "pooled")]
-    monkeypatch.setattr(NetworkConfig.__dataclass_fields__["torso"], "type", names)
+    monkeypatch.setitem(NetworkConfig.__annotations__, "torso", names)
     trainer = make_trainer(configure("ppo", "catch", torso="pooled", hidden=(5,)))
     params = jax.eval_shape(trainer.init).learner.params
     assert params["encoder"]["0"]["w"].shape == (1,)

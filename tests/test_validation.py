@@ -69,13 +69,16 @@ class Outer:
     label: str = ""
     name: str = "outer"
     path: str | None = None
+    mode: Literal["near", "far"] | None = None
+    order: Literal[1, 2] = 1
+    size: str | int = 3
 
     def __post_init__(self):
         validation.Fields(self, "outer").declared()
 
 
 def test_flat_names_reach_nested_parts():
-    others = ("dry", "kind", "label", "name", "path")
+    others = ("dry", "kind", "label", "name", "path", "mode", "order", "size")
     assert settings.names(Outer) == ("depth", "width", "span", *others)
     config = settings.replace(Outer(), width=[4, 5], span=Range(0, 1))
     assert config == Outer(Inner(3, (4, 5)))
@@ -106,6 +109,8 @@ def test_flat_names_reach_nested_parts():
         ({"name": ""}, "outer: name is ''; expected a text"),
         ({"name": None}, "outer: name is None; expected a text"),
         ({"path": "a\0b"}, r"outer: path is 'a\\x00b'; expected a text"),
+        ({"mode": "zzz"}, "outer: mode is 'zzz'; expected one of near, far"),
+        ({"order": 3}, "outer: order is 3; expected one of 1, 2"),
     ],
 )
 def test_mistakes_are_named(values, message):
@@ -117,3 +122,23 @@ def test_annotations_accept_what_they_say():
     values = {"dry": True, "kind": "long", "label": "", "name": "x", "path": None}
     assert settings.flatten(Outer, settings.build(Outer, values)).items() >= values.items()
     assert settings.build(Outer, {"path": "y"}).path == "y"
+    assert settings.build(Outer, {"mode": "far", "order": 2, "size": "wide"}).size == "wide"
+    assert settings.build(Outer, {"size": 5}).size == 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Later:
+    """Annotations are texts, as in modules that import them from `__future__`."""
+
+    dry: "bool" = False
+    other: "Missing" = None  # noqa: F821
+
+    def __post_init__(self):
+        validation.Fields(self).declared()
+
+
+def test_annotations_may_be_texts(monkeypatch):
+    Later(dry=3)  # nothing can be looked up
+    monkeypatch.setitem(globals(), "Missing", int)
+    with pytest.raises(UserError, match="dry is 3; expected true or false"):
+        Later(dry=3)

@@ -1,7 +1,7 @@
 """Replay: a ring buffer of recent trajectories on the device, as pure functions.
 
-It is ours because it stores trajectories whole, with their last observation, recurrent state, masks
-and fillers.
+discorl has its own because it stores trajectories whole, with their last observation, recurrent
+state, masks and fillers.
 """
 
 import dataclasses

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 # Each command's module is imported only when it is called for.
 COMMANDS = {
     "train": ("discorl.cli.train", "Train agents on an environment with a rule."),
-    "evaluate": ("discorl.cli.evaluate", "Play the agents of a training run."),
+    "evaluate": ("discorl.cli.evaluate", "Measure the mean return of a training run's agents."),
     "play": ("discorl.cli.play", "Watch an episode of a training run."),
     "discover": ("discorl.cli.discover", "Discover a rule with a population of agents."),
     "launch": ("discorl.cli.launch", "Discover or train in several processes on this machine."),

@@ -23,7 +23,7 @@ def evaluate_command(
     mp4: Path | None = None,
     max_steps: int | None = None,
 ) -> Result:
-    """Play the agents of a training run: mean return and score, and a GIF of an episode.
+    """Measure the mean return and score of a training run's agents, and film an episode.
 
     Args:
         run: the run directory.

@@ -43,6 +43,8 @@ def _description(entry: library.Entry) -> str:
     # Files that were written before populations were tables name environments alone.
     envs = config["envs"] if "envs" in config else [each["env"] for each in config["population"]]
     families = ", ".join(env.partition(":")[0] for env in envs)
+    if found["meta_steps"] == 0:
+        return f"Imitates {config['start'].partition(':')[2]}; trained on {families}."
     return f"Discovered by discorl on {families}; {found['meta_steps']} meta-steps."
 
 
@@ -246,6 +248,7 @@ def _remark(row: dict[str, Any]) -> str:
     advice = {
         "not fetched": f"run `discorl rules fetch {row['name']}`",
         "damaged": f"not the published file: {row['path']}",
+        "bundled": "",
     }
     remark = advice.get(row["state"], row["path"])
     return " - ".join(text for text in (row["description"], remark) if text)

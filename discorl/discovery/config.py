@@ -196,7 +196,10 @@ class DiscoverConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "population", _tasks("population", self.population, GroupConfig))
         object.__setattr__(self, "evaluate_on", _tasks("evaluate_on", self.evaluate_on, TaskConfig))
-        fields = Fields(self).declared()
+        fields = Fields(self)
+        known = "'scratch', 'muesli', 'imitation:LEAN_RULE', or a learned rule by its name or file"
+        fields.require(isinstance(self.start, str) and self.start != "", "start", known)
+        fields.declared()
         fields.require(self.bins % 2 == 1, "bins", "an odd number")
 
     @property

@@ -55,11 +55,11 @@ class EvolutionConfig:
     """Rank of the perturbations of matrices; 0: full."""
     balance: float = bounded(0.0, least=0)
     """How strongly families count more in which the rule gains little over a new one: weights are
-    proportional to exp(-balance * gain). Only `es` has it; half as many new rules as pairs then
+    proportional to exp(-balance * gain). Only for `es`; half as many new rules as pairs then
     live on the same tasks. 0: families count equally."""
     hardest: float = bounded(1.0, above=0, most=1)
     """Curriculum: the share of each family's tasks that agents live in, those in which a new rule
-    scores lowest. Only `es` has it, and picks them from 256 members before the first generation.
+    scores lowest. Only for `es`, which picks them from 256 members before the first generation.
     1: all tasks."""
     averaging: float = bounded(4.0, least=0)
     """How strongly the average of the iterates favours the latest: weights grow with the generation

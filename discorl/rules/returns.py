@@ -1,10 +1,10 @@
 """Values, returns and advantages: pure maths over arrays with time first, [T, ...].
 
 Names carry the time index: `v_tp1` is the value at the observation that follows step t. Functions
-of one trajectory broadcast over any trailing batch axes.
+of one trajectory's arrays broadcast over any trailing batch axes.
 
-They are ours because traces are cut within a trajectory, where an episode ends, and because values
-keep their digits in float32.
+discorl has its own because traces are cut within a trajectory, where an episode ends, and because
+values keep their digits in float32.
 """
 
 import dataclasses

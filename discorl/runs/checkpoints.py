@@ -3,8 +3,8 @@
 The file is an ordinary uncompressed npz (`numpy.load` opens it) with one array per leaf, named by
 the leaf's path in the tree. PRNG keys and types that numpy does not know, such as bfloat16, are
 stored as unsigned integers; `manifest.json` records the JAX type of each array. Arrays are written
-one at a time, so saving does not need memory for a second tree. The format is ours because each
-array has a checksum: one flipped bit is an error that names the array.
+one at a time, so saving does not need memory for a second tree. discorl has its own format because
+each array has a checksum: one flipped bit is an error that names the array.
 """
 
 import contextlib

@@ -216,8 +216,8 @@ class Progress(_Display):
     """A bar such as `updates ━━━━━━ 350/1000 35%  0:28  ETA 0:53  12.3 updates/s  return 0.420`.
 
     It stays on the screen at the end unless it is `transient`. A `title` replaces the unit in front
-    of the bar. A log has the first line after 30 seconds, then one for every
-    tenth of the work, at most one per minute and at least one every five minutes.
+    of the bar. A log has the first line after 30 seconds, then one for every tenth of the work, at
+    most one per minute and at least one every five minutes.
 
         with Progress(1000) as progress:
             for update in range(1000):

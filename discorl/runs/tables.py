@@ -1,6 +1,6 @@
 """Tables of numbers in CSV files that grow by whole lines.
 
-They are ours because a resume cuts a table back to its checkpoint and notices edits.
+discorl has its own because a resume cuts a table back to its checkpoint and notices edits.
 """
 
 import contextlib

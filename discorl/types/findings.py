@@ -9,6 +9,8 @@ import jax
 
 from discorl.types import PyTree
 
+_BRANCHES = jax.errors.TracerBoolConversionError  # Python's `if` on a traced array
+
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
@@ -42,9 +44,6 @@ def raised(what: str, error: BaseException) -> str:
     said = f": {lines[0].rstrip('.')}" if lines else ""
     advice = "; use jnp.where or jax.lax.cond" if isinstance(error, _BRANCHES) else ""
     return f"{what} raised {type(error).__name__}{said}{_place(error)}{advice}"
-
-
-_BRANCHES = jax.errors.TracerBoolConversionError  # Python's `if` on a traced array
 
 
 def _place(error: BaseException) -> str:

@@ -187,10 +187,13 @@ def _type_name(annotation: Any) -> str:
         return " | ".join(map(_format_value, typing.get_args(annotation)))
     if typing.get_origin(annotation) is Range:
         return f"{_type_name(typing.get_args(annotation)[0])} or range"
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " | ".join(map(_type_name, typing.get_args(annotation)))
     if annotation is inspect.Parameter.empty:
         return "any"
-    name = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
-    return name.replace("None", "none")
+    if annotation is types.NoneType:
+        return "none"
+    return annotation.__name__ if inspect.isclass(annotation) else str(annotation)
 
 
 def _fit(name: str, value: Value, annotation: Any, accepted: str) -> Any:

@@ -85,10 +85,10 @@ def integers(
     return tuple(int(x) for x in values)
 
 
-def choice(name: str, value: Any, choices: Sequence[str], owner: str = "") -> str:
-    """One of several texts."""
+def choice(name: str, value: Any, choices: Sequence[Any], owner: str = "") -> Any:
+    """One of several values, texts as a rule."""
     if value not in choices:
-        refuse(name, value, f"one of {', '.join(choices)}", owner)
+        refuse(name, value, f"one of {', '.join(map(str, choices))}", owner)
     return value
 
 
@@ -129,22 +129,24 @@ class Fields:
             checks |= {n: f.metadata[_CHECK] for n, f in own.items() if _CHECK in f.metadata}
         for name, (check, bounds) in checks.items():
             self._set(name, self._check(check, name, **bounds))
+        hints = _hints(type(self._config))
         for field in dataclasses.fields(self._config):
             if getattr(self._config, field.name) is not field.default:
-                self._check_annotation(field)
+                self._check_hint(field, hints.get(field.name, Any))
         return self
 
-    def _check_annotation(self, field: dataclasses.Field) -> None:
-        name, value, hint = field.name, getattr(self._config, field.name), field.type
-        union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-        kinds = typing.get_args(hint) if union else (hint,)
-        if value is None and types.NoneType in kinds:
-            return
+    def _check_hint(self, field: dataclasses.Field, hint: Any) -> None:
+        name, value = field.name, getattr(self._config, field.name)
+        if typing.get_origin(hint) in (typing.Union, types.UnionType):
+            if value is None and types.NoneType in typing.get_args(hint):
+                return
+            kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+            hint = kinds[0] if len(kinds) == 1 else Any
         if typing.get_origin(hint) is typing.Literal:
             choice(name, value, typing.get_args(hint), self._owner)
         elif hint is bool:
             self.require(isinstance(value, bool), name, "true or false")
-        elif str in kinds:
+        elif hint is str:
             fits = isinstance(value, str) and (value or field.default == "") and "\0" not in value
             self.require(bool(fits), name, "a text")
 
@@ -174,6 +176,14 @@ class Fields:
         if ends.low > ends.high:
             refuse(name, value, f"{Range(ends.high, ends.low)}", self._owner)
         return ends
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    """The annotations of a dataclass; none if they name what only a type checker can find."""
+    try:
+        return typing.get_type_hints(kind)
+    except (NameError, AttributeError):
+        return {}
 
 
 def _is_integer(value: Any) -> bool:

@@ -1,7 +1,8 @@
 """A vector that steps its environments in several processes.
 
-It is for slow environments that hold the GIL while they step. It is ours because the experience is
-the same as in `SerialVector` for any number of processes, and a failure names its environment.
+It is for slow environments that hold the GIL while they step. discorl has its own because the
+experience is the same as in `SerialVector` for any number of processes, and a failure names its
+environment.
 """
 
 import contextlib

@@ -84,7 +84,7 @@ def _responses(subject: Subject) -> tuple[Grids, dict[str, Grids]]:
         return own, kin
 
     owns, kins = zip(*by_agent(subject, "lifetime", measure), strict=True)
-    kin = {label: response.stacked([kin[label] for kin in kins]) for label in kins[0]}
+    kin = {label: response.stacked([each[label] for each in kins]) for label in kins[0]}
     return response.stacked(owns), kin
 
 

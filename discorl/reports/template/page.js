@@ -1,7 +1,7 @@
 "use strict";
-// Draws the charts that the page's data describe. It is ours because a page must work from one file,
-// without network, and stay small. Every series has a colour, a dash and a marker, so that none of
-// them is needed to tell two apart.
+// Draws the charts that the page's data describe. discorl has its own because a page must work from
+// one file, without network, and stay small. Every series has a colour, a dash and a marker, so that
+// none of them is needed to tell two apart.
 (function () {
   const data = JSON.parse(document.getElementById("data").textContent);
   const shown = data.series.map(() => true);
