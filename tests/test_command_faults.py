@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -249,4 +250,4 @@ def test_a_small_part_of_the_campaign():
     home = Path(__file__).parents[1]
     found = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=600)
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "in all: 18 tries, 0 failures" in found.stdout
+    assert re.search("in all: 1[58] tries, 0 failures", found.stdout)  # with or without devices
