@@ -126,9 +126,11 @@ DISCO: Recipes = {
     "classic": {"learning_rate": 1e-2},
     "minatar": {
         "learning_rate": 1e-2,
-        "num_envs": 16,
+        "num_envs": 8,
         "batch": 32,
-        "replay_fraction": 0.5,
+        "replay_fraction": 0.75,
+        "discount": 0.97,
+        "reward_scale": 30.0,
     },
     # Disco103 needs a scale of 100 here, which would be far beyond the finer bins of other rules.
     "minigrid": {"learning_rate": 3e-3},
