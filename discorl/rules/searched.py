@@ -72,12 +72,13 @@ MUESLI: Recipes = {
     "small": {"learning_rate": 3e-3},
     "classic": {"learning_rate": 3.3e-3, "discount": 0.99, "reward_scale": 1.0},
     "minatar": {
-        "learning_rate": 3.3e-3,
-        "num_envs": 8,
-        "batch": 32,
+        "learning_rate": 1.9e-3,
+        "num_envs": 16,
+        "unroll": 14,
+        "batch": 64,
         "replay_fraction": 0.75,
         "discount": 0.99,
-        "reward_scale": 10.0,
+        "reward_scale": 30.0,
     },
     "minigrid": {
         "learning_rate": 3.3e-3,
@@ -93,12 +94,13 @@ Q_LAMBDA: Recipes = {
     "small": {"learning_rate": 3e-3},
     "classic": {"learning_rate": 8.9e-3},
     "minatar": {
-        "learning_rate": 6.2e-3,
-        "num_envs": 8,
-        "batch": 32,
+        "learning_rate": 1.9e-3,
+        "num_envs": 16,
+        "unroll": 14,
+        "batch": 64,
         "replay_fraction": 0.75,
-        "discount": 0.95,
-        "reward_scale": 3.0,
+        "discount": 0.99,
+        "reward_scale": 30.0,
         "rule": {"epsilon": 0.02},
     },
 }
@@ -106,12 +108,11 @@ Q_LAMBDA: Recipes = {
 LEAN: Recipes = {
     "classic": {"learning_rate": 3.4e-3},
     "minatar": {
-        "learning_rate": 9.7e-3,
-        "num_envs": 8,
-        "batch": 32,
+        "learning_rate": 7.8e-3,
+        "num_envs": 16,
+        "batch": 64,
         "replay_fraction": 0.75,
-        "discount": 0.99,
-        "reward_scale": 3.0,
+        "reward_scale": 1.0,
     },
     "minigrid": {
         "learning_rate": 2.5e-3,
