@@ -58,7 +58,9 @@ def main() -> None:
         seconds = (time.process_time() - start) / (config.agent.steps_per_update * updates)
         trainer.close()
         row = {"torso": name, "steps_per_cpu_second": 1 / seconds, "ms_a_step": 1e3 * seconds}
-        rows.append(row | {"acting_ms_a_step": 1e3 * acting(trainer, state.learner.params, updates)})
+        rows.append(
+            row | {"acting_ms_a_step": 1e3 * acting(trainer, state.learner.params, updates)}
+        )
     report(rows)
 
 

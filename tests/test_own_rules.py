@@ -154,9 +154,13 @@ def test_environments_bring_the_searched_recipes():
     assert discorl.configure("ppo", "gymnax:Acrobot-v1").rule == "ppo:entropy_cost=0.01,epochs=8"
 
 
-def test_recipes_leave_the_scale_of_rewards_to_rules_with_fine_bins():
-    for preset in searched.DISCO:
-        assert discorl.configure("discorl5", "catch", preset).agent.reward_scale is None
+def test_the_scale_of_rewards_in_a_recipe_follows_the_bins_of_a_learned_rule():
+    coarse, fine = (
+        discorl.configure(rule, "catch", "minatar").agent.reward_scale
+        for rule in ("disco", "discorl5")  # bins one apart, and a thirtieth
+    )
+    assert coarse == searched.DISCO["minatar"]["reward_scale"]
+    assert fine == pytest.approx(coarse / 30)
 
 
 def test_settings_are_added_to_the_text_of_a_rule():

@@ -94,7 +94,7 @@ class Disco(Rule):
     """
 
     name: ClassVar[str] = "disco"
-    # Chosen among five settings with Disco103; see `docs/records/minatar.md`.
+    # Tried with Disco103; see `docs/records/minatar.md`.
     recipes: ClassVar[searched.Recipes] = searched.DISCO
     target_decay: ClassVar[float | None] = 0.9
 

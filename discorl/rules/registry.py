@@ -124,7 +124,10 @@ def recipe(
     """
     owner = _owner(rule, rules_path)
     found = dict(getattr(owner, "recipe", {}))
-    return found if preset is None else {**found, **_recipes(owner).get(preset, {})}
+    found |= {} if preset is None else _recipes(owner).get(preset, {})
+    if "reward_scale" in found:
+        found["reward_scale"] *= getattr(owner, "bin_spacing", 1.0)  # finer bins, smaller rewards
+    return found
 
 
 def _recipes(owner: Any) -> Mapping[str, Mapping[str, Any]]:
@@ -146,7 +149,7 @@ def _owner(rule: Given, rules_path: str | Path | None) -> type[Rule] | Rule | Fa
     if factory is None:
         try:
             path = find(rule, rules_path)
-            return None if path is None else _class_of(npz.read(path))
+            return None if path is None else _from_file(path, spec, {}, None)[0]
         except UserError:
             return None  # loading the rule raises the error
     return factory if isinstance(factory, type) else _build(factory, spec)

@@ -1,7 +1,7 @@
 """Settings of each rule for single presets, found by search; see `Rule.recipes`.
 
 `benchmarks/recipe_search.py` made those for `classic`, `minatar` and `minigrid`, except Disco103's;
-docs/records has what was tried.
+docs/records has what was tried, and the longer search for `minatar`.
 """
 
 from collections.abc import Mapping
@@ -123,6 +123,7 @@ LEAN: Recipes = {
     },
 }
 
+# Scales of rewards are for bins one apart, as in Disco103.
 DISCO: Recipes = {
     "classic": {"learning_rate": 1e-2},
     "minatar": {
@@ -133,6 +134,5 @@ DISCO: Recipes = {
         "discount": 0.97,
         "reward_scale": 30.0,
     },
-    # Disco103 needs a scale of 100 here, which would be far beyond the finer bins of other rules.
-    "minigrid": {"learning_rate": 3e-3},
+    "minigrid": {"learning_rate": 3e-3, "reward_scale": 100.0},
 }
