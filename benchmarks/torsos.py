@@ -2,9 +2,9 @@
 
     python benchmarks/torsos.py [--env atari:Pong] [--preset atari_small] [--rule actor_critic]
 
-Emulation, acting and learning are included; compilation is not. Emulation and acting are measured
-by themselves, too. Pin it to one core with `taskset`
-and `XLA_FLAGS=--xla_cpu_multi_thread_eigen=false`, as threads that wait cost CPU time, too.
+Times include emulation in this process, acting and learning, but not compilation. The last column
+has emulation and acting alone. Pin the process to one core with `taskset` and set
+`XLA_FLAGS=--xla_cpu_multi_thread_eigen=false`: waiting threads also cost CPU time.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def acting(trainer: HostTrainer, params: Params, rollouts: int) -> float:
     actor.start(params)
     actor.rollout(params, key)
     start = time.process_time()
-    steps = sum(actor.rollout(params, key).steps for _ in range(rollouts))
+    steps = sum(actor.rollout(params, jax.random.fold_in(key, i)).steps for i in range(rollouts))
     seconds = time.process_time() - start
     actor.close()
     return seconds / steps
@@ -42,13 +42,16 @@ def main() -> None:
     parser.add_argument("--preset", default="atari_small")
     parser.add_argument("--rule", default="actor_critic")
     parser.add_argument("--updates", type=int, default=4)
+    parser.add_argument("--torsos", nargs="+", default=tuple(TORSOS), choices=tuple(TORSOS))
     arguments = parser.parse_args()
     rows = []
-    for name, network in TORSOS.items():
-        preset, updates = arguments.preset, arguments.updates
-        config = configure(arguments.rule, arguments.env, preset, updates=1 + updates, **network)
+    for name in arguments.torsos:
+        preset, updates, network = arguments.preset, arguments.updates, TORSOS[name]
+        # Each update requests the next rollout, also the last one that is timed.
+        config = configure(arguments.rule, arguments.env, preset, updates=2 + updates, **network)
         trainer = make_trainer(config)
-        assert isinstance(trainer, HostTrainer)
+        if not isinstance(trainer, HostTrainer):
+            parser.error(f"--env is {arguments.env}; expected one on the host, such as atari:Pong")
         state = trainer.init()
         trainer.start(state)
         state, _, _ = trainer.run(state, 1)

@@ -81,7 +81,7 @@ def test_help_says_no_default_where_words_say_it(capsys, monkeypatch):
     assert "random and optimal play are known. --frame-stack" in words
     _, out, _ = run(capsys, "train", "--rule", "muesli", "--preset", "minatar", "--help")
     words = " ".join(out.replace("│", " ").split())
-    assert "play are known. (default: 10.0) --frame-stack" in words
+    assert "play are known. (default: 30.0) --frame-stack" in words
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -154,13 +155,24 @@ def test_environments_bring_the_searched_recipes():
     assert discorl.configure("ppo", "gymnax:Acrobot-v1").rule == "ppo:entropy_cost=0.01,epochs=8"
 
 
-def test_the_scale_of_rewards_in_a_recipe_follows_the_bins_of_a_learned_rule():
-    coarse, fine = (
-        discorl.configure(rule, "catch", "minatar").agent.reward_scale
-        for rule in ("disco", "discorl5")  # bins one apart, and a thirtieth
-    )
-    assert coarse == searched.DISCO["minatar"]["reward_scale"]
-    assert fine == pytest.approx(coarse / 30)
+@pytest.mark.parametrize("preset", ["minatar", "minigrid"])
+def test_the_reward_scale_of_a_recipe_follows_the_bins_of_a_rule(preset):
+    scale = searched.DISCO[preset]["reward_scale"]
+    spacing = discorl.load_rule("discorl5")[0].bin_spacing
+    assert spacing < 1
+    for rule, expected in {
+        "disco": scale,
+        "disco:bin_spacing=0.25": 0.25 * scale,
+        "discorl5": spacing * scale,
+    }.items():
+        assert discorl.configure(rule, "catch", preset).agent.reward_scale == expected
+
+
+def test_a_recipe_may_leave_the_reward_scale_open():
+    class Unscaled(PPO):
+        recipe: ClassVar = {"reward_scale": None}
+
+    assert discorl.configure(Unscaled(), "catch").agent.reward_scale is None
 
 
 def test_settings_are_added_to_the_text_of_a_rule():

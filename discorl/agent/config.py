@@ -106,9 +106,10 @@ class AgentConfig:
     discount: float = bounded(0.997, least=0, most=1)
     """Discount of rewards."""
     reward_scale: float | None = None
-    """Factor on rewards for learning; reported returns are not scaled. By default 1, or in training
-    what the rule derives from the environment (`Rule.reward_scale`): Disco rules scale small
-    rewards up where the returns of random and optimal play are known."""
+    """Factor on rewards for learning; reported returns are not scaled. By default that of the
+    rule's recipe. Without one it is 1, or in training what the rule derives from the environment
+    (`Rule.reward_scale`): Disco rules scale small rewards up where the returns of random and
+    optimal play are known."""
     frame_stack: int = bounded(1, least=1, most=MOST_FRAMES)
     """Number of latest frames that the network sees; a trajectory stores each frame once."""
     data_parallel: int = bounded(1, least=1)

@@ -47,7 +47,8 @@ class Rule(abc.ABC):
     # Training settings of this rule that replace those of a preset.
     recipe: ClassVar[Mapping[str, Any]] = {}
     # Further settings for single presets, by name; a class with its own recipe does not inherit
-    # them. A mapping under "rule" holds defaults of the rule's own settings.
+    # them. A mapping under "rule" holds defaults of the rule's own settings. A reward scale is
+    # multiplied by the rule's `reward_unit`.
     recipes: ClassVar[searched.Recipes] = {}
 
     discount: float = bounded(0.997, least=0, most=1)
@@ -98,6 +99,11 @@ class Rule(abc.ABC):
             the multiplier, []; None: the learning rate is unchanged.
         """
         return None
+
+    @property
+    def reward_unit(self) -> float:
+        """Size of a reward that means to this rule what a reward of 1 means to others like it."""
+        return 1.0
 
     def reward_scale(self, span: Callable[[], float | None]) -> float:
         """Default factor on the rewards that an agent learns from.

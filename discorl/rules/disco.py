@@ -94,7 +94,7 @@ class Disco(Rule):
     """
 
     name: ClassVar[str] = "disco"
-    # Tried with Disco103; see `docs/records/minatar.md`.
+    # Found with Disco103; see docs/records.
     recipes: ClassVar[searched.Recipes] = searched.DISCO
     target_decay: ClassVar[float | None] = 0.9
 
@@ -141,6 +141,11 @@ class Disco(Rule):
                 "aux_pi": (num_actions,),
             },
         )
+
+    @property
+    def reward_unit(self) -> float:
+        """See `Rule.reward_unit`."""
+        return self.bin_spacing
 
     def reward_scale(self, span: Callable[[], float | None]) -> float:
         """Scales returns up to the rule's `return_span`; never scales rewards down."""

@@ -123,36 +123,41 @@ def recipe(
     Empty for a learned rule that is not installed.
     """
     owner = _owner(rule, rules_path)
-    found = dict(getattr(owner, "recipe", {}))
-    found |= {} if preset is None else _recipes(owner).get(preset, {})
-    if "reward_scale" in found:
-        found["reward_scale"] *= getattr(owner, "bin_spacing", 1.0)  # finer bins, smaller rewards
+    if owner is None:
+        return {}
+    found = dict(owner.recipe)
+    if preset is not None:
+        found |= _recipes(type(owner)).get(preset, {})
+    if found.get("reward_scale") is not None:
+        found["reward_scale"] *= owner.reward_unit
     return found
 
 
-def _recipes(owner: Any) -> Mapping[str, Mapping[str, Any]]:
-    """The recipes of a rule or class, by preset.
+def _recipes(kind: type[Rule]) -> Mapping[str, Mapping[str, Any]]:
+    """The recipes of a class, by preset.
 
     A class with its own recipe does not inherit them, because they would override that recipe.
     """
-    kind = owner if isinstance(owner, type) else type(owner)
-    kinds = [base for base in kind.__mro__ if {"recipe", "recipes"} & vars(base).keys()]
-    return vars(kinds[0]).get("recipes", {}) if kinds else {}
+    return next(
+        vars(base).get("recipes", {})
+        for base in kind.__mro__
+        if {"recipe", "recipes"} & vars(base).keys()
+    )
 
 
-def _owner(rule: Given, rules_path: str | Path | None) -> type[Rule] | Rule | Factory | None:
-    """The rule or class whose recipes apply."""
+def _owner(rule: Given, rules_path: str | Path | None) -> Rule | None:
+    """The rule whose recipes apply; None if it cannot be built."""
     if not isinstance(rule, str):
         return rule[0] if isinstance(rule, tuple) else rule
-    spec = _parse(rule)
-    factory = _factory(spec)
-    if factory is None:
-        try:
-            path = find(rule, rules_path)
-            return None if path is None else _from_file(path, spec, {}, None)[0]
-        except UserError:
-            return None  # loading the rule raises the error
-    return factory if isinstance(factory, type) else _build(factory, spec)
+    try:
+        spec = _parse(rule)
+        factory = _factory(spec)
+        if factory is not None:
+            return _build(factory, spec)
+        path = find(rule, rules_path)
+        return None if path is None else _from_file(path, spec, {}, None)[0]
+    except UserError:
+        return None  # loading the rule raises the error
 
 
 def with_defaults(text: str, defaults: Mapping[str, Any]) -> str:

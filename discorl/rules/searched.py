@@ -1,7 +1,7 @@
 """Settings of each rule for single presets, found by search; see `Rule.recipes`.
 
-`benchmarks/recipe_search.py` made those for `classic`, `minatar` and `minigrid`, except Disco103's;
-docs/records has what was tried, and the longer search for `minatar`.
+`benchmarks/recipe_search.py` found those for `classic` and `minigrid`, and a longer search in two
+games those for `minatar`. Disco103's were tried one at a time. docs/records lists everything.
 """
 
 from collections.abc import Mapping
@@ -123,7 +123,7 @@ LEAN: Recipes = {
     },
 }
 
-# Scales of rewards are for bins one apart, as in Disco103.
+# Reward scales are for bins one apart, as in Disco103.
 DISCO: Recipes = {
     "classic": {"learning_rate": 1e-2},
     "minatar": {
