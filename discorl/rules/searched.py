@@ -134,5 +134,12 @@ DISCO: Recipes = {
         "discount": 0.97,
         "reward_scale": 30.0,
     },
-    "minigrid": {"learning_rate": 3e-3, "reward_scale": 100.0},
+    "minigrid": {
+        "learning_rate": 3e-3,
+        "num_envs": 8,
+        "batch": 32,
+        "replay_fraction": 0.75,
+        "discount": 0.99,
+        "reward_scale": 100.0,
+    },
 }
