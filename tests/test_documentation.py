@@ -152,6 +152,10 @@ def test_commands_are_understood(page, folder, parsing_only):
     if page not in in_tutorial:  # whose reader has nothing but the files that its pages show
         for source in ROOT.glob("examples/*.*"):
             (folder / source.name).write_bytes(source.read_bytes())
+    for source in ROOT.glob("docs/records/*/*.toml"):
+        file = folder / source.relative_to(ROOT)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(source.read_bytes())
     for shown in in_tutorial if page in in_tutorial else [page]:
         for name, text in documents.files(shown).items():
             (folder / name).write_text(text)
