@@ -102,7 +102,7 @@ class Rule(abc.ABC):
 
     @property
     def reward_unit(self) -> float:
-        """Size of a reward that means to this rule what a reward of 1 means to others like it."""
+        """Rewards of this size mean to this rule what rewards of 1 mean to others of its class."""
         return 1.0
 
     def reward_scale(self, span: Callable[[], float | None]) -> float:
